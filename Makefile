@@ -1,0 +1,62 @@
+# One door for everything. `make demo` and `make test` need Python >= 3.11, pip and make, nothing else.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.stamp
+DEMO_STAMP := $(VENV)/.demo-stamp
+# A CPU build of torch keeps the install small. A plain pip may know one already; if not, the public CPU index is asked.
+TORCH  := torch==2.13.0
+TORCH_INDEX := --extra-index-url https://download.pytorch.org/whl/cpu --retries 0
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+.PHONY: demo test check unit lint format wheel clean test-full help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed"'
+	$(PYTHON) -m venv $(VENV)
+
+# The stamps are older than pyproject.toml exactly when the environment must be rebuilt.
+$(DEMO_STAMP): pyproject.toml | $(BIN)/python
+	$(PIP) $(TORCH) $(TORCH_INDEX) || $(PIP) $(TORCH)
+	$(PIP) --editable '.[local]'
+	@touch $@
+
+$(STAMP): pyproject.toml $(DEMO_STAMP)
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+demo: $(DEMO_STAMP) ## train a real model on this CPU and look at its books (under a minute)
+	@$(BIN)/python -m art demo $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/deptry .
+	$(BIN)/codespell
+
+check: lint ## static checks only: ruff, mypy, import-linter, deptry, codespell
+
+unit: $(STAMP) ## fast tests: no torch, no child processes
+	$(BIN)/pytest -m "not local and not crash" tests
+
+wheel: $(STAMP) ## build the wheel and try it in a fresh environment without torch
+	$(BIN)/python scripts/check_wheel.py
+
+test: lint ## everything that guards a change
+	$(BIN)/pytest
+	$(BIN)/python scripts/check_wheel.py
+
+test-full: test ## the long campaigns as well
+	ART_CAMPAIGN=full $(BIN)/pytest -m "crash or local"
+
+format: $(STAMP) ## rewrite the code in the house style
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

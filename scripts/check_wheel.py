@@ -1,0 +1,98 @@
+"""Build the wheel, install it into a fresh environment without torch, and use it from outside the checkout.
+
+A checkout can hide a broken wheel: a package at the wrong place, data files that are missing, an import that
+only works here. So the wheel itself is tried.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = {"art", "art_local", "art_tinker", "art_serverless", "art_conformance"}
+
+SMOKE_TEST = """
+import asyncio, logging, sys
+import art
+from art.testing import InMemoryBackend
+
+assert "site-packages" in art.__file__, art.__file__
+
+
+async def main() -> None:
+    model = art.TrainableModel(name="m", project="p", base_model="none", base_path="books")
+    await model.register(InMemoryBackend())
+    group = art.TrajectoryGroup([
+        art.Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}], reward=r) for r in (0.0, 1.0)
+    ])
+    result = await model.train([group], art.TrainConfig(learning_rate=1e-4))
+    assert result.step == 1, result
+    await model.log([group], split="val")
+    assert await model.get_step() == 1
+    assert (art.model_dir(model) / "trajectories" / "train" / "0000.parquet").exists()
+    assert (art.model_dir(model) / "history.jsonl").read_text().count("\\n") == 3
+    await model.delete_checkpoints()
+    await model.close()
+
+
+asyncio.run(main())
+assert "torch" not in sys.modules
+
+from art.local import LocalBackend
+try:
+    LocalBackend()
+except ImportError as error:
+    assert 'pip install "art-rl[local]"' in str(error), error
+else:
+    raise AssertionError("LocalBackend came up without torch")
+print("smoke test passed")
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Run a command and return its output; its failure ends this script with what it said."""
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+def check_contents(wheel: Path) -> None:
+    """Check the top-level names of the wheel, the typing markers and the built-in base model."""
+    names = zipfile.ZipFile(wheel).namelist()
+    top_level = {name.split("/")[0] for name in names if ".dist-info" not in name.split("/")[0]}
+    assert top_level == PACKAGES, f"top-level names of the wheel: {sorted(top_level)}"
+    for package in PACKAGES:
+        assert f"{package}/py.typed" in names, f"{package}/py.typed is missing from the wheel"
+    weights = "art_local/base_models/letters/model.safetensors"
+    assert weights in names, f"{weights} is missing from the wheel"
+
+
+def main() -> None:
+    """Build, check, install and use the wheel."""
+    dist = ROOT / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    # The environment that runs this has hatchling; building in it needs no download.
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", dist, ROOT, cwd=ROOT)
+    (wheel,) = dist.glob("*.whl")
+    check_contents(wheel)
+    with tempfile.TemporaryDirectory() as directory:
+        outside = Path(directory)
+        venv.create(outside / "venv", with_pip=True)
+        python = outside / "venv" / "bin" / "python"
+        run(python, "-m", "pip", "install", "--quiet", wheel, cwd=outside)
+        print(run(python, "-c", SMOKE_TEST, cwd=outside).strip())
+        print(run(python, "-m", "art", "--help", cwd=outside).strip())
+    print(f"wheel checked: {wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()
