@@ -1,0 +1,77 @@
+"""The columns of the trajectory file. Imports pyarrow: import this module lazily.
+
+The first ten columns are upstream's (v1, up to 0.5.18): same names, types, order and meaning, and in the
+message struct the first five fields. What follows is typed for queries, and holds what they cannot.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+_CALL = pa.struct([("id", pa.string()), ("name", pa.string()), ("arguments", pa.string())])
+
+MESSAGE = pa.struct(
+    [
+        ("role", pa.string()),
+        ("content", pa.string()),  # of a multimodal message: its text parts, joined
+        ("tool_calls", pa.string()),  # JSON
+        ("tool_call_id", pa.string()),
+        ("trainable", pa.bool_()),  # the turn is a Choice
+        # --- additions ---
+        ("calls", pa.list_(_CALL)),  # the tool calls again, for queries
+        ("finish_reason", pa.string()),
+        ("content_parts", pa.string()),  # JSON of a multimodal content
+        ("token_ids", pa.list_(pa.int32())),
+        # The prompt is the first `prompt_shared_length` ids of the previous Choice's prompt and completion,
+        # then `prompt_suffix`: each turn's prompt repeats the turns before it.
+        ("prompt_shared_length", pa.int32()),
+        ("prompt_suffix", pa.list_(pa.int32())),
+        ("logprobs", pa.list_(pa.float64())),
+        ("tokens", pa.list_(pa.string())),  # the text and the bytes of each entry of `logprobs`
+        ("token_bytes", pa.list_(pa.binary())),
+        ("extra", pa.string()),  # JSON of what the columns above do not give back exactly; it wins
+    ]
+)
+
+_EXCEPTION = pa.struct(
+    [("type", pa.string()), ("message", pa.string()), ("traceback", pa.string())]
+)
+# Entries of a map. Parquet's own map type would keep HF datasets from loading the file at all; in DuckDB
+# `map_from_entries(metrics_map)['name']` makes one of them.
+_METRIC = pa.struct([("key", pa.string()), ("value", pa.float64())])
+_HISTORY = pa.struct([("messages", pa.list_(MESSAGE)), ("tools", pa.string())])
+
+SCHEMA = pa.schema(
+    [
+        ("group_index", pa.int64()),
+        (
+            "group_metadata",
+            pa.string(),
+        ),  # JSON, null if empty; the same for metrics, metadata, tools
+        ("group_metrics", pa.string()),
+        ("group_logs", pa.list_(pa.string())),
+        ("reward", pa.float64()),
+        ("metrics", pa.string()),
+        ("metadata", pa.string()),
+        ("tools", pa.string()),
+        ("logs", pa.list_(pa.string())),
+        ("messages", pa.list_(MESSAGE)),
+        # --- additions ---
+        ("step", pa.int32()),
+        ("split", pa.string()),
+        (
+            "trajectory_index",
+            pa.int32(),
+        ),  # null: the row tells of an exception, or of an empty group
+        ("log_index", pa.int32()),  # which `log` call of this split and step
+        ("exception", _EXCEPTION),
+        ("metrics_map", pa.list_(_METRIC)),  # `metrics` again, for queries
+        ("auto_metrics", pa.string()),  # JSON
+        ("initial_policy_version", pa.int64()),
+        ("final_policy_version", pa.int64()),
+        ("histories", pa.list_(_HISTORY)),
+        ("extra", pa.string()),  # as in a message, by column name
+    ]
+)
+
+UPSTREAM_COLUMNS = SCHEMA.names[:10]

@@ -1,0 +1,72 @@
+"""Which checkpoints are deleted: the books tell the scores, the rules choose, the backend deletes."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Literal
+
+from art.background import run_blocking
+from art.books.lock import train_lock
+from art.rules import retention as rules
+from art.steps import settle_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from art.backend import AnyTrainableModel
+    from art.books.log import Books
+
+logger = logging.getLogger(__name__)
+
+
+async def delete_checkpoints(
+    model: AnyTrainableModel,
+    metric: str | None,
+    *,
+    mode: Literal["max", "min"],
+    retention: Callable[[list[rules.StepInfo]], Iterable[int]] | None,
+    keep_unscored: int,
+    dry_run: bool,
+) -> rules.RetentionResult:
+    """See `art.TrainableModel.delete_checkpoints`."""
+    backend = model.backend()
+    books = model._books()
+    async with train_lock(books.paths.train_lock):
+        latest = await settle_step(model)
+        scores = await run_blocking(books.values_by_step, metric) if metric else {}
+        steps = [
+            rules.StepInfo(step=step, metric=scores.get(step), is_latest=step == latest)
+            for step in await _existing_steps(model, latest, scores)
+        ]
+        result = rules.choose(
+            steps,
+            mode=mode,
+            keep_unscored=keep_unscored,
+            retention=retention,
+            only_latest=metric is None,
+        )
+        if metric and result.best is None and retention is None:
+            await _warn_unknown_metric(books, metric)
+        elif not dry_run:
+            await backend._delete_checkpoint_files(model, result.kept)
+    return result
+
+
+async def _existing_steps(
+    model: AnyTrainableModel, latest: int, scores: dict[int, float]
+) -> list[int]:
+    """Return the steps that the backend lists, or may have where it cannot list them."""
+    listing = model._capabilities.listing
+    if listing is not None:
+        return sorted({*await listing._list_checkpoint_steps(model), latest})
+    return sorted({*range(latest + 1), *(step for step in scores if step <= latest)})
+
+
+async def _warn_unknown_metric(books: Books, metric: str) -> None:
+    keys = await run_blocking(books.known_keys)
+    logger.warning(
+        "no checkpoint was deleted: %s has no value of %r for a step that exists; it has %s",
+        books.paths.history,
+        metric,
+        ", ".join(keys) or "no metric yet",
+    )

@@ -1,0 +1,25 @@
+"""Unstable options by upstream's names."""
+
+from art.dev.options import (
+    EngineArgs,
+    InitArgs,
+    InternalModelConfig,
+    OpenAIServerConfig,
+    PeftArgs,
+    ServerArgs,
+    TrainConfig,
+    TrainerArgs,
+    TrainSFTConfig,
+)
+
+__all__ = [
+    "EngineArgs",
+    "InitArgs",
+    "InternalModelConfig",
+    "OpenAIServerConfig",
+    "PeftArgs",
+    "ServerArgs",
+    "TrainConfig",
+    "TrainSFTConfig",
+    "TrainerArgs",
+]

@@ -1,0 +1,338 @@
+"""Model: what every user of `art` holds, trainable or not. Orchestration only, see `model`."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Generic, cast
+
+import pydantic
+from typing_extensions import TypeVar
+
+from art.backend import Capabilities, check_backend
+from art.background import run_blocking
+from art.books.paths import DEFAULT_BASE_PATH, ModelPaths, encode_component
+from art.errors import ConfigurationError, NotRegisteredError
+from art.grouping import as_groups, policy_step_of
+from art.inference import ClientCache
+from art.steps import checked_step, current_step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import polars as pl
+    from openai import AsyncOpenAI
+
+    from art.backend import Backend
+    from art.books.log import Books
+    from art.books.sinks import Sink
+    from art.trajectories import Trajectory, TrajectoryGroup
+
+logger = logging.getLogger(__name__)
+
+ConfigT = TypeVar("ConfigT", bound=pydantic.BaseModel | None, default=Any)
+StateT = TypeVar("StateT", bound=dict[str, Any], default=dict[str, Any])
+
+# A change of one of these means other books.
+_BOOKS_FIELDS = frozenset({"name", "project", "base_path", "report_metrics"})
+
+
+class Model(pydantic.BaseModel, Generic[ConfigT, StateT]):
+    """A model that rollouts can ask and whose rollouts can be logged.
+
+    Attributes:
+        name: Name of the model, and of its directory.
+        project: The project that the model belongs to.
+        entity: Owner at a remote service, where one is used.
+        id: Identifier at a remote service.
+        run_id: Identifier of a run at a remote service.
+        config: Any pydantic model of the user's own.
+        trainable: Whether the model can be trained.
+        inference_api_key: Key of the endpoint; filled in by `register` for a trainable model.
+        inference_base_url: Address of the endpoint; filled in likewise.
+        inference_model_name: Name to send to the endpoint instead of `name`.
+        base_path: Directory under which the books are kept.
+        report_metrics: Names of metric sinks or Sink objects; None means wandb if its key is set; [] none.
+    """
+
+    model_config = pydantic.ConfigDict(
+        validate_assignment=True, arbitrary_types_allowed=True, extra="forbid"
+    )
+
+    name: str
+    project: str
+    entity: str | None = None
+    id: str | None = None
+    run_id: str | None = None
+    config: ConfigT
+    trainable: bool = False
+    inference_api_key: str | None = pydantic.Field(default=None, repr=False)
+    inference_base_url: str | None = None
+    inference_model_name: str | None = None
+    base_path: str = DEFAULT_BASE_PATH
+    report_metrics: list[Any] | None = None
+
+    _backend: Any = None
+    _registered: bool = False
+    _known_step: int | None = None
+    _open_books: Any = None
+    _clients: Any = None
+
+    def __init__(  # noqa: PLR0913 - a keyword for each field, as scripts write them
+        self,
+        *,
+        name: str,
+        project: str,
+        entity: str | None = None,
+        id: str | None = None,  # noqa: A002 - upstream's name
+        config: ConfigT | None = None,
+        inference_api_key: str | None = None,
+        inference_base_url: str | None = None,
+        inference_model_name: str | None = None,
+        base_path: str | None = None,
+        report_metrics: list[str | Sink] | list[str] | None = None,
+        **fields: Any,
+    ) -> None:
+        # Checked here, since inside pydantic's validation the errors would lose their type.
+        _check_name("name", name)
+        _check_name("project", project)
+        if report_metrics:
+            from art.books.sinks import resolve_sinks
+
+            resolve_sinks(report_metrics)
+        if base_path is not None:  # only a path that the user gave counts as set
+            fields["base_path"] = str(base_path)
+        super().__init__(
+            name=name,
+            project=project,
+            entity=entity,
+            id=id,
+            config=config,
+            inference_api_key=inference_api_key,
+            inference_base_url=inference_base_url,
+            inference_model_name=inference_model_name,
+            report_metrics=report_metrics,
+            **fields,
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _check_name(name, value)
+        super().__setattr__(name, value)
+        if name in _BOOKS_FIELDS:
+            self._open_books = None
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Model[ConfigT, StateT]:
+        memo = memo if memo is not None else {}
+        # A backend is shared. Books and clients hold threads and sockets: the copy opens its own.
+        memo[id(self._backend)] = self._backend
+        memo[id(self._open_books)] = None
+        memo[id(self._clients)] = None
+        memo[id(None)] = None
+        return super().__deepcopy__(memo)
+
+    def safe_model_dump(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Dump the fields without `config`, which may not be serialisable."""
+        return {**self.model_dump(*args, **kwargs), "config": None}
+
+    # --- backend and inference ---
+
+    async def register(self, backend: Backend) -> None:
+        """Connect the model to a backend.
+
+        Raises:
+            InvalidBackendError: The backend lacks one of the two methods, or has it in the wrong shape.
+            ConfigurationError: `config` cannot be stored as JSON.
+        """
+        check_backend(backend)
+        self._check_config()
+        capabilities = Capabilities.of(backend)
+        if capabilities.register is not None:
+            await capabilities.register.register(self)
+        self._backend = backend
+        self._registered = True
+
+    def _check_config(self) -> None:
+        if isinstance(self.config, pydantic.BaseModel):
+            try:
+                self.config.model_dump_json()
+            except ValueError as error:  # pydantic's serialisation errors are ValueErrors
+                raise ConfigurationError(
+                    f"the config of model {self.name!r} cannot be stored as JSON: {error}"
+                ) from error
+
+    def backend(self) -> Backend:
+        """Return the backend.
+
+        Raises:
+            NotRegisteredError: The model has none yet.
+        """
+        if self._backend is None:
+            raise NotRegisteredError(
+                f"model {self.name!r} is not registered with a backend; "
+                "call `await model.register(backend)` first"
+            )
+        return cast("Backend", self._backend)
+
+    @property
+    def _capabilities(self) -> Capabilities:
+        return Capabilities.of(self._backend)
+
+    def openai_client(self) -> AsyncOpenAI:
+        """Return an OpenAI client of the model's endpoint that belongs to the running event loop.
+
+        Raises:
+            NotRegisteredError: The endpoint is not known yet.
+        """
+        if self.inference_base_url is None or self.inference_api_key is None:
+            raise NotRegisteredError(
+                f"model {self.name!r} has no inference endpoint yet; "
+                + (
+                    "call `await model.register(backend)` first; a backend that serves no inference needs "
+                    "`inference_base_url` and `inference_api_key` set on the model"
+                    if self.trainable
+                    else "give it `inference_base_url` and `inference_api_key`"
+                )
+            )
+        if self._clients is None:
+            self._clients = ClientCache()
+        clients: ClientCache = self._clients
+        return clients.get(self.inference_base_url, self.inference_api_key)
+
+    def get_inference_name(self, step: int | None = None) -> str:
+        """Return the name to send to the endpoint.
+
+        Args:
+            step: The checkpoint to ask; None is the current one, by a name that goes on meaning this step
+                where the backend knows such names.
+        """
+        names = self._capabilities.inference_name
+        if names is not None:
+            return names._model_inference_name(self, self._known_step if step is None else step)
+        base = self.inference_model_name or self.name
+        return base if step is None else f"{base}@{step}"
+
+    def litellm_completion_params(self, step: int | None = None) -> dict[str, Any]:
+        """Return what `litellm.completion` needs to ask this model."""
+        name = self.get_inference_name(step)
+        return {
+            "model": f"hosted_vllm/{name}" if self.trainable else name,
+            "base_url": self.inference_base_url,
+            "api_key": self.inference_api_key,
+            "temperature": 1,
+        }
+
+    def _inference_failure(self) -> str | None:
+        """Return why the endpoint is gone, or None while it is alive or nothing is known about it."""
+        health = self._capabilities.inference_health
+        return health._inference_failure(self) if health is not None else None
+
+    # --- books ---
+
+    def _books(self) -> Books:
+        if self._open_books is None:
+            from art.books.log import Books
+            from art.books.sinks import SinkContext, resolve_sinks
+
+            paths = ModelPaths(self.base_path, self.project, self.name)
+            context = SinkContext(
+                project=self.project,
+                name=self.name,
+                directory=paths.root,
+                entity=self.entity,
+                config=self.config.model_dump(mode="json")
+                if isinstance(self.config, pydantic.BaseModel)
+                else None,
+            )
+            self._open_books = Books(paths, resolve_sinks(self.report_metrics), context)
+        return cast("Books", self._open_books)
+
+    def _remember_step(self, step: int) -> None:
+        self._known_step = step
+        if self._registered and self._capabilities.inference_name is not None:
+            self.inference_model_name = self.get_inference_name()
+
+    async def get_step(self) -> int:
+        """Return the current step; 0 for a model that cannot be trained."""
+        return await current_step(self)
+
+    async def log(
+        self,
+        trajectories: Iterable[TrajectoryGroup]
+        | Iterable[Trajectory | BaseException]
+        | TrajectoryGroup
+        | None = None,
+        split: str = "val",
+        *,
+        metrics: Mapping[str, Any] | None = None,
+        step: int | None = None,
+    ) -> None:
+        """Write rollouts and their metrics to the books.
+
+        Logging a split and step again adds to what is there. `log([])` writes nothing and warns.
+
+        Args:
+            trajectories: Groups, or a flat run of trajectories and exceptions (taken as one group).
+            split: "train", "val", or any other name.
+            metrics: Further values by plain name; they win over the aggregates of the same name.
+            step: The step that this belongs to; the current one by default. It never moves the step.
+
+        Raises:
+            InvalidTrajectoriesError: What was passed cannot be stored; nothing was written.
+            TypeError: A metric is not a number; nothing was written.
+            LogError: A file could not be written.
+        """
+        groups = as_groups(trajectories) if trajectories is not None else None
+        encode_component(split, "split")
+        if not groups and not metrics:
+            logger.warning(
+                "model %r: nothing to log for split %r, nothing was written", self.name, split
+            )
+            return
+        at = checked_step(step) if step is not None else await self.get_step()
+        policy_step = policy_step_of(groups) if split == "train" and groups else None
+        await run_blocking(
+            self._books().log,
+            groups,
+            metrics,
+            split=split,
+            step=at,
+            policy_step=policy_step if policy_step != at else None,
+        )
+
+    def history(self) -> pl.DataFrame:
+        """Return history.jsonl as a frame: `step`, `policy_step`, `recorded_at`, and a float column per key."""
+        from art.books.frames import history_frame
+
+        return history_frame(self._books().history.rows())
+
+    def overwrite_state(self, state: StateT) -> None:
+        """Replace the user's own state in state.json."""
+        self._books().state.overwrite(state)
+
+    def write_state(self, state: StateT) -> None:
+        """Replace the user's own state; an older name of `overwrite_state`."""
+        self.overwrite_state(state)
+
+    def merge_state(self, state: StateT) -> StateT:
+        """Merge into the user's own state, dicts recursively, and return the result."""
+        return cast("StateT", self._books().state.merge(state))
+
+    def read_state(self) -> StateT | None:
+        """Return the user's own state, or None if there is none."""
+        return cast("StateT | None", self._books().state.read())
+
+    def _get_wandb_run(self) -> Any:
+        """Return the wandb run that metrics go to, or None when wandb is off."""
+        return self._books().wandb_run()
+
+    async def close(self) -> None:
+        """Flush the metric sinks, within a bounded time, and close this loop's clients. Repeatable."""
+        if self._open_books is not None:
+            await run_blocking(self._books().close)
+            self._open_books = None
+        if self._clients is not None:
+            await self._clients.close()
+
+
+def _check_name(field: str, value: object) -> None:
+    if field in {"name", "project"} and isinstance(value, str):
+        encode_component(value, "model name" if field == "name" else field)

@@ -1,0 +1,1 @@
+"""Rules as pure functions of values: metrics, learning rate, retention. Private."""
