@@ -12,7 +12,7 @@ async def test_the_result_and_the_error_come_back() -> None:
     """A blocking function's value is returned and its error raised as it is."""
     assert await run_blocking(sum, [1, 2]) == 3
     with pytest.raises(KeyError):
-        await run_blocking({}.__getitem__, "missing")
+        await run_blocking({"key": 1}.__getitem__, "missing")
 
 
 async def test_c097_a_cancelled_write_ends_before_its_caller_goes_on() -> None:

@@ -65,7 +65,7 @@ def test_internal_config_can_be_assigned_after_construction() -> None:
 @pytest.mark.parametrize("field", ["name", "project"])
 def test_c081_a_name_that_cannot_be_a_directory_is_refused(field: str, bad: str) -> None:
     """At construction and on assignment, with an error that names the field."""
-    names = {"name": "m", "project": "p"}
+    names: dict[str, Any] = {"name": "m", "project": "p"}
     with pytest.raises(ConfigurationError, match=field):
         art.Model(**{**names, field: bad})
     agent = art.Model(**names)
@@ -314,7 +314,8 @@ async def test_log_takes_groups_a_flat_list_or_metrics_alone(
     agent = art.Model(name="m", project="p", base_path=str(tmp_path), report_metrics=[])
 
     await agent.log([group(0.0, 1.0)])
-    await agent.log([trajectory(1.0), ValueError("lost")], split="test")
+    flat_run: list[art.Trajectory | BaseException] = [trajectory(1.0), ValueError("lost")]
+    await agent.log(flat_run, split="test")
     await agent.log(metrics={"accuracy": 0.5}, step=3)
 
     grouped, flat, alone = history_rows(agent)

@@ -331,7 +331,7 @@ async def test_a_plain_function_that_returns_no_iterator_is_named(tmp_path: Path
     """What register could not see is told at the first train; the rollouts stay logged."""
 
     class Liar(InMemoryBackend):
-        def _train_model(self, *args: Any, **kwargs: Any) -> AsyncIterator[dict[str, float]]:  # type: ignore[override]
+        def _train_model(self, *args: Any, **kwargs: Any) -> AsyncIterator[dict[str, float]]:
             return [{"loss": 1.0}]  # type: ignore[return-value]
 
     agent = model(tmp_path)

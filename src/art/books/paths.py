@@ -96,11 +96,6 @@ class ModelPaths:
         """Held for the whole of a train call or a deletion."""
         return self.root / ".train.lock"
 
-    @property
-    def wandb_run_id(self) -> Path:
-        """Id of the wandb run of this directory."""
-        return self.root / ".wandb-run-id"
-
     def trajectories(self, split: str, step: int) -> Path:
         """Return the trajectory file of one split and step."""
         return self.root / "trajectories" / encode_component(split, "split") / f"{step:04d}.parquet"

@@ -82,6 +82,19 @@ def test_null_missing_and_empty_are_told_apart(key: str) -> None:
         assert decode_messages(encode_messages([message])) == [message]  # type: ignore[list-item] # odd on purpose
 
 
+def test_an_empty_list_of_tool_calls_shows_as_null() -> None:
+    """Upstream's column is null where there are no calls; `extra` tells that the list was there."""
+    [struct] = assert_survives({"role": "assistant", "tool_calls": []})
+
+    assert struct.get("tool_calls") is None
+    assert struct.get("calls") is None
+
+
+def test_what_extra_overrides_does_not_change_its_order() -> None:
+    """A key that is both shown in a column and kept in `extra` stays where it was among the others."""
+    assert_survives({"trainable": None, "content": "\ud83d", "role": "system"})
+
+
 def test_a_choice_comes_back_with_ids_logprobs_and_unknown_fields() -> None:
     """What training needs, and what the provider added, is there after a reload."""
     item = choice(

@@ -173,6 +173,15 @@ def test_logging_a_step_again_adds_with_the_next_log_index(path: Path) -> None:
     assert pq.read_table(path)["group_index"].to_pylist() == [0, 0, 1, 2, 3]
 
 
+def test_a_file_without_rows_has_no_log_yet(path: Path) -> None:
+    """The first groups in it are log 0, numbered from 0."""
+    path.parent.mkdir(parents=True)
+    pq.write_table(SCHEMA.empty_table(), path)
+
+    assert append_groups(path, [group(1.0)], split="train", step=1) == 0
+    assert pq.read_table(path)["group_index"].to_pylist() == [0]
+
+
 def test_rows_are_written_in_bounded_groups(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row group ends after so many rows, or so much text, whichever comes first."""
     append_groups(path, [group(*range(700))], split="train", step=1)
