@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from art.adapter_kit.advantages import group_advantages, is_trainable
 from art.errors import UntrainableTrajectoryError
-from art.messages import is_choice
+from art.messages import is_choice, normalise_item
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -198,7 +198,9 @@ def _read_histories(
 
 def _read_turns(items: MessagesAndChoices, where: str, allow_no_logprobs: bool) -> list[_Turn]:
     turns: list[_Turn] = []
-    for i, item in enumerate(items):
+    for i, raw in enumerate(items):
+        # What was appended after construction is still as the user had it.
+        item = normalise_item(raw, f"{where}, messages_and_choices[{i}]")
         if is_choice(item):
             name = f"{where}, turn {len(turns)} (messages_and_choices[{i}])"
             turns.append(_read_turn(item, name, allow_no_logprobs))

@@ -1,0 +1,102 @@
+"""Loading the base model for inference, and what the engine needs to know of it."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+from art.errors import ConfigurationError
+
+
+def model_source(base_model: str) -> str:
+    """Check where a base model is to be loaded from, without loading torch.
+
+    Args:
+        base_model: A directory, or an id on the Hugging Face hub.
+
+    Returns:
+        What `from_pretrained` takes.
+
+    Raises:
+        ConfigurationError: It is a path, and there is no model.
+    """
+    path = Path(base_model).expanduser()
+    if not (base_model.startswith((".", "~", "/")) or path.is_dir()):
+        return base_model
+    if not (path / "config.json").is_file():
+        raise ConfigurationError(
+            f"the base model {base_model} is not a model directory (it has no config.json); "
+            "pass a directory that `save_pretrained` wrote, or an id on the Hugging Face hub"
+        )
+    return str(path)
+
+
+def load_pretrained(base_model: str, device: str | None = None) -> tuple[Any, Any]:
+    """Load a causal LM and its tokenizer, quietly.
+
+    On a CPU the weights are float32, whatever they were saved in; else as they were saved.
+
+    Args:
+        base_model: A directory, or an id on the Hugging Face hub.
+        device: Where to; by default a GPU if there is one.
+
+    Raises:
+        ConfigurationError: It cannot be loaded; the message says what to do.
+    """
+    source = model_source(base_model)
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        dtype = torch.float32 if device == "cpu" else "auto"
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+    except (OSError, ValueError) as error:  # what transformers raises for a missing or unfit model
+        raise ConfigurationError(
+            f"the base model {base_model!r} could not be loaded: {error}. Check the name and the network, "
+            "or pass the path of a model directory"
+        ) from error
+    return model.to(device), tokenizer
+
+
+def end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Tokens that end a completion: those of the generation config, and the tokenizer's."""
+    configured = model.generation_config.eos_token_id
+    ids = configured if isinstance(configured, list) else [configured]
+    return frozenset(
+        token_id for token_id in [*ids, tokenizer.eos_token_id] if token_id is not None
+    )
+
+
+def max_context(model: Any, tokenizer: Any) -> int:
+    """Most tokens of a prompt and its completion together."""
+    config = model.config.get_text_config().to_dict()
+    # A tokenizer without a limit of its own says so with a huge number.
+    limits = [config.get("max_position_embeddings"), tokenizer.model_max_length]
+    return min(int(limit) for limit in limits if limit is not None)
+
+
+def check_supported(model: Any, tokenizer: Any) -> None:
+    """Refuse what the engine cannot serve.
+
+    Raises:
+        ConfigurationError: There is no chat template, or layers keep another state than keys and values.
+    """
+    if not tokenizer.chat_template:
+        raise ConfigurationError(
+            f"the tokenizer of {model.config.name_or_path} has no chat template; use an instruct model, or add a chat_template"
+        )
+    if "past_key_values" not in inspect.signature(model.forward).parameters:
+        raise ConfigurationError(
+            f"{type(model).__name__} keeps no key-value cache; this engine serves attention models only"
+        )
+    layers = set(model.config.get_text_config().to_dict().get("layer_types") or ())
+    if layers - {"full_attention", "sliding_attention"}:
+        raise ConfigurationError(
+            f"{type(model).__name__} has layers of type {sorted(layers)}; this engine serves attention models only"
+        )

@@ -1,0 +1,165 @@
+"""The parent's side of a supervised child process; `child` is the other side.
+
+The child gets its configuration over stdin, sends events over stdout, and ends when stdin does, so nothing
+is left running whatever happens to the parent. The tail of its log is kept for error messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from typing import IO, Any
+
+logger = logging.getLogger(__name__)
+
+_TAIL_LINES = 40
+_EXITED = {"event": "exited"}
+
+
+class ChildProcess:
+    """One child process, `python -m {module}`.
+
+    Events may be awaited from any event loop, by one consumer at a time.
+    """
+
+    def __init__(self, module: str, what: str) -> None:
+        """Start the process; it waits for its configuration.
+
+        Args:
+            module: The module to run.
+            what: Names the process in messages, such as "inference server of model 'm'".
+        """
+        self.what = what
+        self._log: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
+        self._events: collections.deque[dict[str, Any]] = collections.deque()
+        self._wake: asyncio.Future[None] | None = None
+        self._lock = threading.Lock()
+        # -P: a file of the user's working directory must not shadow an import of the child.
+        self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
+            [sys.executable, "-P", "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"},
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+        self._readers = [
+            threading.Thread(target=read, args=(stream,), name=f"{module}-{label}", daemon=True)
+            for read, stream, label in (
+                (self._read_log, self._process.stderr, "log"),
+                (self._read_events, self._process.stdout, "events"),
+            )
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send the configuration (first) or a command. A child that is gone takes nothing; its exit tells."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(message) + "\n")
+            self._process.stdin.flush()
+        except (BrokenPipeError, ValueError):  # the child died, or its pipe was closed by stop()
+            logger.debug("%s takes no more commands", self.what)
+
+    async def next_event(self, timeout_s: float) -> dict[str, Any]:
+        """Wait for the child's next event; `{"event": "exited"}` once it has ended.
+
+        Raises:
+            TimeoutError: Nothing came in time.
+        """
+        async with asyncio.timeout(timeout_s):
+            while True:
+                with self._lock:
+                    if self._events:
+                        # The end stays in the queue: whoever asks later hears of it too.
+                        return (
+                            self._events[0]
+                            if self._events[0] is _EXITED
+                            else self._events.popleft()
+                        )
+                    self._wake = asyncio.get_running_loop().create_future()
+                await self._wake
+
+    def tail(self) -> str:
+        """Return the last lines of the child's log."""
+        return "\n".join(self._log)
+
+    def failure(self) -> str | None:
+        """Return None while the child runs, else its exit status with the tail of its log."""
+        status = self._process.poll()
+        if status is None:
+            return None
+        for reader in self._readers:  # what it said last is the most telling
+            reader.join(timeout=1.0)
+        how = (
+            f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
+        )
+        return f"the {self.what} (pid {self.pid}) {how}; the end of its log:\n{self.tail() or '(empty)'}"
+
+    def kill(self) -> None:
+        """End the child at once and wait for it."""
+        self._process.kill()
+        self._process.wait()
+        self._release()
+
+    async def stop(self, grace_s: float = 5.0) -> None:
+        """Let the child end, and kill it if it has not within the grace. Repeatable."""
+        assert self._process.stdin is not None
+        if self._process.poll() is None:
+            self._process.stdin.close()
+            try:
+                await asyncio.to_thread(self._process.wait, grace_s)
+            except subprocess.TimeoutExpired:
+                logger.warning("%s (pid %d) did not end in time; killing it", self.what, self.pid)
+                self._process.kill()
+                await asyncio.to_thread(self._process.wait)
+        self._release()
+
+    def _release(self) -> None:
+        for reader in self._readers:
+            reader.join(timeout=5.0)
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:  # something unsent was left for a dead child
+                    logger.debug("%s left something unread", self.what)
+
+    def _read_log(self, stream: IO[str]) -> None:
+        for line in stream:
+            self._log.append(line.rstrip("\n"))
+            logger.debug("%s: %s", self.what, line.rstrip("\n"))
+
+    def _read_events(self, stream: IO[str]) -> None:
+        for line in stream:
+            self._put(json.loads(line))
+        self._put(_EXITED)
+
+    def _put(self, event: dict[str, Any]) -> None:
+        with self._lock:
+            self._events.append(event)
+            wake, self._wake = self._wake, None
+        if wake is not None:
+            try:
+                wake.get_loop().call_soon_threadsafe(_set_done, wake)
+            except RuntimeError:  # the loop that waited is closed; the event waits for the next one
+                logger.debug("nobody waits for the events of %s", self.what)
+
+
+def _set_done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,1 @@
+"""The Tinker adapter. Its place is reserved; this version does not ship it."""

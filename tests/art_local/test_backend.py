@@ -1,0 +1,382 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import openai
+import pytest
+
+import art
+from art.errors import (
+    ConfigurationError,
+    InferenceError,
+    InvalidTrajectoriesError,
+    TrainingError,
+    UntrainableTrajectoryError,
+)
+from art_local import LocalBackend
+from tests.art_local.processes import children_of, is_alive, wait_until_gone
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.local
+
+LEARNING_RATE = 5e-2  # large, so that one step on a random model shows
+
+
+def make_model(base_path: Path, base_model: Path | str, name: str = "agent") -> art.TrainableModel:
+    return art.TrainableModel(
+        name=name,
+        project="tests",
+        base_model=str(base_model),
+        base_path=str(base_path),
+        report_metrics=[],
+    )
+
+
+async def rollout(
+    model: art.Model[Any, Any], reward: float, name: str | None = None
+) -> art.Trajectory:
+    messages: list[Any] = [{"role": "user", "content": "Say something."}]
+    completion = await model.openai_client().chat.completions.create(
+        model=name or model.get_inference_name(), messages=messages, max_tokens=6
+    )
+    return art.Trajectory(messages_and_choices=[*messages, completion.choices[0]], reward=reward)
+
+
+async def sampled_groups(
+    model: art.Model[Any, Any], num_groups: int = 2
+) -> list[art.TrajectoryGroup]:
+    return await art.gather_trajectory_groups(
+        (
+            art.TrajectoryGroup(rollout(model, float(i % 2)) for i in range(4))
+            for _ in range(num_groups)
+        ),
+        pbar_desc=None,
+    )
+
+
+async def logprob_of(model: art.Model[Any, Any], name: str) -> float:
+    completion = await model.openai_client().chat.completions.create(
+        model=name,
+        messages=[{"role": "user", "content": "Say something."}],
+        max_tokens=1,
+        temperature=0.0,
+    )
+    logprobs = completion.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.content is not None
+    return logprobs.content[0].logprob
+
+
+@pytest.fixture(scope="module")
+def shared(
+    tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path
+) -> Iterator[tuple[art.TrainableModel, LocalBackend]]:
+    """A registered model; its processes are shared by the tests of this file, whatever loop they run in."""
+    backend = LocalBackend()
+    model = make_model(tmp_path_factory.mktemp("served"), tiny_model_dir)
+    asyncio.run(model.register(backend))
+    yield model, backend
+    asyncio.run(model.close())
+    asyncio.run(backend.close())
+
+
+Served = tuple[art.TrainableModel, LocalBackend]
+
+
+@pytest.fixture
+async def served(shared: Served) -> AsyncIterator[Served]:
+    """The shared model; this test's connections are closed with its event loop."""
+    yield shared
+    await shared[0].close()
+
+
+async def test_register_makes_and_serves_step_0(served: Served) -> None:
+    """After register checkpoint 0 is there, and a rollout through the plain client carries all it needs."""
+    model, _ = served
+    assert (art.checkpoints_dir(model) / "0000" / "adapter_model.safetensors").exists()
+
+    trajectory = await rollout(model, 1.0, name="agent@0")
+    choice: Any = trajectory.messages_and_choices[-1]
+
+    assert choice.checkpoint_step == 0
+    assert len(choice.token_ids) == len(choice.logprobs.content)
+    assert len(choice.prompt_token_ids) > 0
+    assert choice.temperature == 1.0
+
+
+async def test_c149_a_trained_step_is_what_the_endpoint_serves(served: Served) -> None:
+    """After a train the pinned name means the new step, whose logprobs differ; the old step stays reachable."""
+    model, _ = served
+    before = await model.get_step()
+    old_name = model.get_inference_name()
+    old = await logprob_of(model, old_name)
+
+    result = await model.train(
+        await sampled_groups(model), art.TrainConfig(learning_rate=LEARNING_RATE)
+    )
+
+    assert result.step == before + 1 == await model.get_step()
+    assert model.get_inference_name() == f"agent@{result.step}"
+    new = await logprob_of(model, model.get_inference_name())
+    assert abs(new - old) > 1e-4
+    assert await logprob_of(model, "agent") == pytest.approx(new, abs=1e-6)
+    assert await logprob_of(model, old_name) == pytest.approx(old, abs=1e-6)
+
+
+async def test_sampler_and_trainer_agree(served: Served) -> None:
+    """With the same weights on both sides the ratio is 1 within 1e-4."""
+    model, _ = served
+
+    metrics = (await model.train(await sampled_groups(model))).metrics
+
+    assert metrics["ratio_min"] == pytest.approx(1.0, abs=1e-4)
+    assert metrics["ratio_max"] == pytest.approx(1.0, abs=1e-4)
+
+
+async def test_equal_rewards_advance_the_step_and_leave_the_weights(served: Served) -> None:
+    """Nothing trainable: the new checkpoint is the old one under the next number, and it is served."""
+    model, _ = served
+    old = await logprob_of(model, "agent")
+    step = await model.get_step()
+    group = art.TrajectoryGroup([await rollout(model, 1.0) for _ in range(2)])
+
+    result = await model.train([group], art.TrainConfig(learning_rate=LEARNING_RATE))
+
+    assert result.step == step + 1
+    weights = [
+        (art.checkpoints_dir(model) / f"{n:04d}" / "adapter_model.safetensors").read_bytes()
+        for n in (step, step + 1)
+    ]
+    assert weights[0] == weights[1]
+    state = json.loads(
+        (art.checkpoints_dir(model) / f"{step + 1:04d}" / "trainer_state.json").read_text()
+    )
+    assert state["step"] == step + 1
+    assert await logprob_of(model, f"agent@{step + 1}") == pytest.approx(old, abs=1e-6)
+    await model.train(await sampled_groups(model))  # and it can be trained from
+
+
+async def test_deleted_steps_are_gone_at_once(served: Served) -> None:
+    """A deleted step is neither on disk nor served; it answers 404, never with the base model's text."""
+    model, backend = served
+    for _ in range(2):
+        await model.train(await sampled_groups(model))
+    steps = await backend._list_checkpoint_steps(model)
+
+    result = await model.delete_checkpoints(None)
+
+    assert result.deleted == steps[:-1]
+    assert await backend._list_checkpoint_steps(model) == steps[-1:]
+    with pytest.raises(openai.NotFoundError):
+        await rollout(model, 1.0, name=f"agent@{steps[0]}")
+    served_names = [m.id async for m in model.openai_client().models.list()]
+    assert f"agent@{steps[-1]}" in served_names
+    assert f"agent@{steps[0]}" not in served_names
+
+
+async def test_rollouts_without_tokens_are_named(served: Served) -> None:
+    """A choice of another provider is refused for what it lacks, not for equal rewards; the rollouts stay."""
+    model, _ = served
+    foreign: list[Any] = [
+        {"role": "user", "content": "hi"},
+        {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "a"}},
+    ]
+    group = art.TrajectoryGroup(
+        [art.Trajectory(messages_and_choices=foreign, reward=r) for r in (0.0, 1.0)]
+    )
+    step = await model.get_step()
+
+    with pytest.raises(UntrainableTrajectoryError, match="group 0, trajectory 0"):
+        await model.train([group])
+
+    assert await model.get_step() == step
+    assert (art.model_dir(model) / "trajectories" / "train" / f"{step:04d}.parquet").exists()
+
+
+async def test_a_trajectory_without_a_model_turn_is_named(served: Served) -> None:
+    """Plain assistant messages are no model turns; the error says where and what to append."""
+    model, _ = served
+    group = art.TrajectoryGroup(
+        [
+            art.Trajectory(messages_and_choices=[{"role": "assistant", "content": "a"}], reward=r)
+            for r in (0.0, 1.0)
+        ]
+    )
+
+    with pytest.raises(InvalidTrajectoriesError, match="no model turn"):
+        await model.train([group])
+
+
+async def test_an_option_that_cannot_be_honoured_is_refused(served: Served) -> None:
+    """An accepted option would have to have an effect, so this one is an error that names it."""
+    model, backend = served
+
+    with pytest.raises(ConfigurationError, match="kimi_k2_tau"):
+        await backend.train(model, await sampled_groups(model), kimi_k2_tau=0.1)
+
+
+async def test_a_cancelled_train_leaves_no_checkpoint(served: Served) -> None:
+    """After a cancellation there is no new step, and the next train makes it."""
+    model, backend = served
+    groups = await sampled_groups(model)
+    step = await model.get_step()
+    task = asyncio.create_task(model.train(groups))
+    request_dirs = art.checkpoints_dir(model) / ".art_local"
+    while not list(request_dirs.glob("request-*")):
+        await asyncio.sleep(0.001)
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    committed = await backend._get_step(model)
+    assert committed in {step, step + 1}  # a cancellation may come just after the commit
+    assert (await model.train(groups)).step == committed + 1
+    assert not list(request_dirs.iterdir())
+
+
+async def test_a_killed_worker_is_an_error_and_comes_back(served: Served) -> None:
+    """The train call fails with the worker's exit, leaves no step, and the next one starts a new worker."""
+    model, backend = served
+    step = await model.get_step()
+    await model.train(await sampled_groups(model))  # the worker is up
+    worker = backend._services["tests", "agent"].worker
+    assert worker._process is not None
+    os.kill(worker._process.pid, signal.SIGKILL)
+    os.kill(worker._process.pid, 0)
+
+    groups = await sampled_groups(model)
+    task = asyncio.create_task(model.train(groups))
+    result = await asyncio.gather(task, return_exceptions=True)
+
+    if isinstance(result[0], BaseException):
+        assert isinstance(result[0], TrainingError)
+        assert "signal 9" in str(result[0])
+        assert await model.get_step() == step + 1
+        await model.train(groups)
+    assert await model.get_step() == step + 2
+
+
+async def test_a_dead_server_fails_the_gather_fast_and_comes_back(served: Served) -> None:
+    """The gather raises with the end of the server's log; register brings the server back where it was."""
+    model, backend = served
+    base_url = model.inference_base_url
+    server = backend._services["tests", "agent"].server
+    assert server._process is not None
+    os.kill(server._process.pid, signal.SIGKILL)
+
+    with pytest.raises(InferenceError, match=r"(?s)model 'agent' is gone.*signal 9.*log"):
+        await sampled_groups(model)
+
+    await model.register(backend)
+    assert model.inference_base_url == base_url
+    await sampled_groups(model)
+
+
+async def test_a_train_brings_a_dead_server_back(served: Served) -> None:
+    """Publishing a new step restarts a server that died in between."""
+    model, backend = served
+    groups = await sampled_groups(model)
+    server = backend._services["tests", "agent"].server
+    assert server._process is not None
+    os.kill(server._process.pid, signal.SIGKILL)
+
+    await model.train(groups)
+
+    await sampled_groups(model)
+
+
+async def test_a_base_model_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    """The error of register names the path; no checkpoint is left."""
+    model = make_model(tmp_path, tmp_path / "nowhere")
+
+    async with LocalBackend() as backend:
+        with pytest.raises(ConfigurationError, match="nowhere"):
+            await model.register(backend)
+
+    assert not art.checkpoints_dir(model).exists()
+
+
+async def test_a_port_in_use_is_named(tmp_path: Path, tiny_model_dir: Path) -> None:
+    """The error names the port and says what to do; nothing is left running."""
+    model = make_model(tmp_path, tiny_model_dir)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        async with LocalBackend() as backend:
+            with pytest.raises(InferenceError, match=str(port)):
+                await model.register(backend, {"server_args": {"port": port}})
+    assert children_of(os.getpid()) == [] or all(map(is_alive, children_of(os.getpid())))
+
+
+SCRIPT = """
+import asyncio, sys
+import art
+from art.local import LocalBackend
+
+async def main():
+    backend = LocalBackend()
+    model = art.TrainableModel(
+        name="agent", project="tests", base_model=sys.argv[1], base_path=sys.argv[2], report_metrics=[]
+    )
+    await model.register(backend)
+    print(await model.get_step(), flush=True)
+    if sys.argv[3] == "wait":
+        await asyncio.sleep(60)
+    elif sys.argv[3] == "close":
+        await backend.close()
+        await backend.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("ending", ["kill", "close", "forget"])
+def test_nothing_is_left_running(tmp_path: Path, tiny_model_dir: Path, ending: str) -> None:
+    """However a program ends (killed, closed twice, without close), its children end with it."""
+    mode = {"kill": "wait", "close": "close", "forget": "forget"}[ending]
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT), str(tiny_model_dir), str(tmp_path), mode],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "0\n"
+        children = children_of(program.pid)
+        if ending == "kill":
+            assert len(children) == 2
+            program.kill()
+        program.wait(timeout=30)
+    assert program.returncode == (-signal.SIGKILL if ending == "kill" else 0)
+    assert wait_until_gone(children) == []
+
+
+async def test_a_new_process_continues_at_the_right_step(
+    tmp_path: Path, tiny_model_dir: Path
+) -> None:
+    """A second backend on the same directory goes on where the first one stopped."""
+    model = make_model(tmp_path, tiny_model_dir)
+    async with LocalBackend() as backend:
+        await model.register(backend)
+        await model.train(await sampled_groups(model), art.TrainConfig(learning_rate=LEARNING_RATE))
+        last = await logprob_of(model, "agent")
+        await model.close()
+
+    model = make_model(tmp_path, tiny_model_dir)
+    async with LocalBackend() as backend:
+        await model.register(backend)
+        assert await model.get_step() == 1
+        assert await logprob_of(model, "agent") == pytest.approx(last, abs=1e-6)
+        await model.close()
