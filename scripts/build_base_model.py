@@ -200,7 +200,7 @@ def warm_up(model: Any, tokenizer: Any, seed: int) -> None:
             - second[:, tokenizer.eos_token_id].mean()
         )
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it without annotations
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
@@ -254,7 +254,7 @@ def sampled_accuracy(model: Any, tokenizer: Any, phrasings: Sequence[str], count
     questions = scenarios(phrasings)
     questions = questions * (count // len(questions))
     completions = sample(model, tokenizer, [prompt_ids(tokenizer, q) for q in questions])
-    right = [
+    right: list[bool] = [
         completion == tokenizer.encode(question.letter + IM_END)
         for question, completion in zip(questions, completions, strict=True)
     ]

@@ -74,7 +74,7 @@ def train_step(model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer) -> 
     # The batch was sampled by these very weights, so the importance ratio of CISPO or PPO is 1.
     loss = -(token_advantages * logprobs).mean()
     optimizer.zero_grad()
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it without annotations
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
 

@@ -123,7 +123,8 @@ class LocalBackend(BackendTrainMixin):
             request_dir = work_path(work_dir, "request")
             try:
                 await asyncio.to_thread(write_request, request_dir, request, sequences)
-                counts = token_counts(sequences)  # of the whole call, so they go with its first step
+                # They are of the whole call, so they go with its first gradient step.
+                counts = token_counts(sequences)
                 async with contextlib.aclosing(service.worker.train(request_dir)) as stream:
                     async for metrics in stream:
                         yield {**counts, **metrics}
