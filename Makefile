@@ -9,7 +9,7 @@ TORCH  := torch==2.13.0
 TORCH_INDEX := --extra-index-url https://download.pytorch.org/whl/cpu --retries 0
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test check unit lint format wheel clean test-full help
+.PHONY: demo test check unit format wheel clean test-full help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -20,6 +20,7 @@ $(BIN)/python:
 
 # The stamps are older than pyproject.toml exactly when the environment must be rebuilt.
 $(DEMO_STAMP): pyproject.toml | $(BIN)/python
+	@echo "installing PyTorch and the package into $(VENV), one to two minutes ..."
 	$(PIP) $(TORCH) $(TORCH_INDEX) || $(PIP) $(TORCH)
 	$(PIP) --editable '.[local]'
 	@touch $@
@@ -31,7 +32,7 @@ $(STAMP): pyproject.toml $(DEMO_STAMP)
 demo: $(DEMO_STAMP) ## train a real model on this CPU and look at its books (under a minute)
 	@$(BIN)/python -m art demo $(ARGS)
 
-lint: $(STAMP)
+check: $(STAMP) ## static checks only: ruff, mypy, import-linter, deptry, codespell
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -39,15 +40,13 @@ lint: $(STAMP)
 	$(BIN)/deptry .
 	$(BIN)/codespell
 
-check: lint ## static checks only: ruff, mypy, import-linter, deptry, codespell
-
 unit: $(STAMP) ## fast tests: no torch, no child processes
 	$(BIN)/pytest -m "not local and not crash" tests
 
 wheel: $(STAMP) ## build the wheel and try it in a fresh environment without torch
 	$(BIN)/python scripts/check_wheel.py
 
-test: lint ## everything that guards a change
+test: check ## everything that guards a change
 	$(BIN)/pytest
 	$(BIN)/python scripts/check_wheel.py
 
@@ -59,4 +58,4 @@ format: $(STAMP) ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -91,6 +91,13 @@ def main() -> None:
         run(python, "-m", "pip", "install", "--quiet", wheel, cwd=outside)
         print(run(python, "-c", SMOKE_TEST, cwd=outside).strip())
         print(run(python, "-m", "art", "--help", cwd=outside).strip())
+        without_extra = subprocess.run(
+            [python, "-m", "art", "demo"], cwd=outside, capture_output=True, text=True, check=False
+        )
+        message = without_extra.stderr.strip()
+        assert without_extra.returncode == 1, message
+        assert message.count("\n") == 0, f"a single line was expected:\n{message}"
+        assert 'pip install "art-rl[local]"' in message, message
     print(f"wheel checked: {wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB")
 
 

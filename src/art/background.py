@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import functools
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
@@ -16,13 +18,19 @@ async def run_blocking(function: Callable[P, T], *args: P.args, **kwargs: P.kwar
     """Run a blocking function in a thread and wait for its end, even when cancelled meanwhile.
 
     A thread cannot be stopped halfway. Were the cancellation passed on at once, the write would go on behind
-    the caller's back and could land after a later one; so it is passed on when the write has ended.
+    the caller's back and could land after a later one; so it is passed on when the write has ended, however
+    often it is asked for.
     """
-    work = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait([work])
-        if not work.cancelled():
-            work.exception()  # retrieved, so that the loop does not report it; the cancellation wins
-        raise
+    call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
+    # A future, not the task of `asyncio.to_thread`: a loop that shuts down cancels every task.
+    work = asyncio.get_running_loop().run_in_executor(None, call)
+    cancellation: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancellation = error
+    if cancellation is not None:
+        work.exception()  # retrieved, so that the loop does not report it; the cancellation wins
+        raise cancellation
+    return work.result()

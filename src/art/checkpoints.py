@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 from art.background import run_blocking
 from art.books.lock import train_lock
+from art.errors import InvalidBackendError
 from art.rules import retention as rules
-from art.steps import settle_step
+from art.steps import as_step_number, settle_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from art.backend import AnyTrainableModel
     from art.books.log import Books
@@ -58,8 +60,18 @@ async def _existing_steps(
     """Return the steps that the backend lists, or may have where it cannot list them."""
     listing = model._capabilities.listing
     if listing is not None:
-        return sorted({*await listing._list_checkpoint_steps(model), latest})
+        listed: object = await listing._list_checkpoint_steps(model)
+        return sorted({*_checked_listing(listed, type(listing).__name__), latest})
     return sorted({*range(latest + 1), *(step for step in scores if step <= latest)})
+
+
+def _checked_listing(listed: object, backend: str) -> list[int]:
+    steps = [as_step_number(step) for step in listed] if isinstance(listed, Iterable) else [None]
+    if None in steps:
+        raise InvalidBackendError(
+            f"{backend}._list_checkpoint_steps returned {listed!r}; it must return a list of step numbers"
+        )
+    return [step for step in steps if step is not None]
 
 
 async def _warn_unknown_metric(books: Books, metric: str) -> None:

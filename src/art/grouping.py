@@ -4,36 +4,34 @@ from __future__ import annotations
 
 import inspect
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from art.errors import InvalidTrajectoriesError
-from art.trajectories import Trajectory, TrajectoryGroup
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from art.trajectories import PydanticException, Trajectory, TrajectoryGroup
 
 
-def as_groups(items: TrajectoryGroup | Iterable[Any]) -> list[TrajectoryGroup]:
+def as_groups(items: TrajectoryGroup | Trajectory | Iterable[Any]) -> list[TrajectoryGroup]:
     """Bring groups, or a flat run of trajectories and exceptions, into a list of groups.
 
-    An iterator is consumed once. A flat run is one group.
+    An iterator is consumed once. A flat run is one group, and so is a single trajectory.
 
     Raises:
         InvalidTrajectoriesError: Groups and trajectories are mixed, something else is among them, or a
             reward is not a number.
     """
-    if isinstance(items, TrajectoryGroup):
-        return [items]
-    if isinstance(items, Trajectory):
-        return [TrajectoryGroup([items])]
+    if isinstance(items, (Trajectory, TrajectoryGroup)):
+        items = [items]
+    elif not isinstance(items, Iterable):
+        raise InvalidTrajectoriesError(_unexpected("what was passed", items))
     given = list(items)
     groups = [item for item in given if isinstance(item, TrajectoryGroup)]
     if len(groups) == len(given):
         _check_rewards(groups)
         return groups
     for i, item in enumerate(given):
-        if not isinstance(item, (Trajectory, TrajectoryGroup, BaseException)):
-            raise InvalidTrajectoriesError(_unexpected(i, item))
+        if not isinstance(item, (Trajectory, TrajectoryGroup, BaseException, PydanticException)):
+            raise InvalidTrajectoriesError(_unexpected(f"item {i}", item))
     if groups:
         first = next(i for i, item in enumerate(given) if not isinstance(item, TrajectoryGroup))
         raise InvalidTrajectoriesError(
@@ -49,16 +47,16 @@ def _check_rewards(groups: list[TrajectoryGroup]) -> None:
     for i, group in enumerate(groups):
         for j, trajectory in enumerate(group):
             try:
-                float(trajectory.reward)
-            except (TypeError, ValueError):
+                math.isfinite(trajectory.reward)
+            except (TypeError, ValueError, OverflowError):
                 raise InvalidTrajectoriesError(
                     f"group {i}, trajectory {j}: reward is {trajectory.reward!r}, not a number; "
                     "a rollout that could not be scored should raise, so that it counts as an exception"
                 ) from None
 
 
-def _unexpected(i: int, item: object) -> str:
-    what = f"item {i} is a {type(item).__name__}"
+def _unexpected(where: str, item: object) -> str:
+    what = f"{where} is a {type(item).__name__}"
     if inspect.isawaitable(item):
         return f"{what}, which was not awaited; pass `await art.gather_trajectory_groups(...)`"
     return f"{what}; expected a TrajectoryGroup, or trajectories and exceptions"

@@ -43,11 +43,12 @@ def normalise_item(item: object, where: str) -> MessageOrChoice:
     """
     if is_choice(item):
         return item
+    given = item
     if isinstance(item, pydantic.BaseModel):
         item = item.model_dump(exclude_unset=True, warnings=False)
-    if not isinstance(item, dict):
+    if not isinstance(item, dict) or ("choices" in item and "role" not in item):
         raise TypeError(
-            f"{where} is a {type(item).__name__}; expected a message dict or an OpenAI Choice "
+            f"{where} is a {type(given).__name__}; expected a message dict or an OpenAI Choice "
             "(append `response.choices[0]`, not the response)"
         )
     if "finish_reason" in item and isinstance(item.get("message"), dict):

@@ -6,18 +6,18 @@ import platform
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
-import pydantic
-
 from art import checkpoints, endpoints, training
 from art.backend import Capabilities, check_backend
 from art.background import run_blocking
+from art.books.paths import model_dir
+from art.books.plain_json import jsonable
 from art.errors import UnsupportedByBackend
 from art.model_base import ConfigT, Model, StateT
-from art.steps import settle_step
+from art.steps import settle_at_register
 from art.types import TrainConfig, TrainResult, TrainSFTConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from art import dev
     from art.backend import Backend
@@ -56,7 +56,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         run_id: str | None = None,
         config: ConfigT | None = None,
         base_path: str | None = None,
-        report_metrics: list[str | Sink] | list[str] | None = None,
+        report_metrics: Sequence[str | Sink] | None = None,
         run_name: str | None = None,
         lora_config: dict[str, Any] | None = None,
         _internal_config: dev.InternalModelConfig | None = None,
@@ -101,22 +101,50 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
             ConfigurationError: `config` cannot be stored as JSON.
         """
         check_backend(backend)
+        before = self._backend, self._registered
+        try:
+            await self._connect(backend, _openai_client_config, on_step_mismatch)
+        except BaseException:
+            self._backend, self._registered = before
+            raise
+
+    async def _connect(
+        self,
+        backend: Backend,
+        server_config: dev.OpenAIServerConfig | None,
+        on_step_mismatch: Literal["warn", "error"],
+    ) -> None:
         capabilities = Capabilities.of(backend)
         if capabilities.default_base_path is not None and "base_path" not in self.model_fields_set:
             default = capabilities.default_base_path._default_base_path()
             if default is not None:
                 self.base_path = str(default)
+                self.model_fields_set.discard("base_path")  # the next backend's path may replace it
         await super().register(backend)
+        await settle_at_register(self, on_step_mismatch)
         await run_blocking(self._books().write_model_file, self._description())
-        await settle_step(self, on_step_mismatch)
         if capabilities.inference is not None:
             base_url, api_key = await capabilities.inference._prepare_backend_for_training(
-                self, _openai_client_config
+                self, server_config
             )
             self.inference_base_url = base_url
             self.inference_api_key = api_key
-            self.inference_model_name = self.get_inference_name()
+            self._fill_in_inference_name()
             endpoints.remember_endpoint(base_url, self)
+
+    def _remember_step(self, step: int) -> None:
+        self._settled = (model_dir(self), step)
+        if self._registered and self._capabilities.inference_name is not None:
+            self._fill_in_inference_name()
+
+    def _fill_in_inference_name(self) -> None:
+        """Set the field `inference_model_name`, which scripts read, to the present name."""
+        if self.inference_model_name == self._filled_in_name:
+            # Not the user's, so it must not outlive a change of the model's name.
+            self.inference_model_name = None
+        name = self.get_inference_name()
+        if name != self.inference_model_name:
+            self.inference_model_name = self._filled_in_name = name
 
     def _description(self) -> dict[str, Any]:
         """Return what model.json tells: nothing secret, nothing that changes from step to step."""
@@ -127,9 +155,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
             "run_name": self.run_name,
             "base_model": self.base_model,
             "trainable": True,
-            "config": self.config.model_dump(mode="json")
-            if isinstance(self.config, pydantic.BaseModel)
-            else None,
+            "config": jsonable(self.config),
             "backend": type(self._backend).__name__,
             "versions": {"art-rl": version("art-rl"), "python": platform.python_version()},
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 import pydantic
@@ -10,14 +11,16 @@ from typing_extensions import TypeVar
 
 from art.backend import Capabilities, check_backend
 from art.background import run_blocking
-from art.books.paths import DEFAULT_BASE_PATH, ModelPaths, encode_component
+from art.books.paths import DEFAULT_BASE_PATH, encode_component, model_dir
+from art.books.plain_json import jsonable
 from art.errors import ConfigurationError, NotRegisteredError
 from art.grouping import as_groups, policy_step_of
 from art.inference import ClientCache
 from art.steps import checked_step, current_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     import polars as pl
     from openai import AsyncOpenAI
@@ -32,8 +35,8 @@ logger = logging.getLogger(__name__)
 ConfigT = TypeVar("ConfigT", bound=pydantic.BaseModel | None, default=Any)
 StateT = TypeVar("StateT", bound=dict[str, Any], default=dict[str, Any])
 
-# A change of one of these means other books.
-_BOOKS_FIELDS = frozenset({"name", "project", "base_path", "report_metrics"})
+# Held while books are opened: two threads must not open two, each with sinks of its own.
+_opening = threading.Lock()
 
 
 class Model(pydantic.BaseModel, Generic[ConfigT, StateT]):
@@ -73,7 +76,10 @@ class Model(pydantic.BaseModel, Generic[ConfigT, StateT]):
 
     _backend: Any = None
     _registered: bool = False
-    _known_step: int | None = None
+    _settled: tuple[Path, int] | None = (
+        None  # a model directory, and the step that was settled for it
+    )
+    _filled_in_name: str | None = None
     _open_books: Any = None
     _clients: Any = None
 
@@ -89,7 +95,7 @@ class Model(pydantic.BaseModel, Generic[ConfigT, StateT]):
         inference_base_url: str | None = None,
         inference_model_name: str | None = None,
         base_path: str | None = None,
-        report_metrics: list[str | Sink] | list[str] | None = None,
+        report_metrics: Sequence[str | Sink] | None = None,
         **fields: Any,
     ) -> None:
         # Checked here, since inside pydantic's validation the errors would lose their type.
@@ -117,17 +123,27 @@ class Model(pydantic.BaseModel, Generic[ConfigT, StateT]):
     def __setattr__(self, name: str, value: Any) -> None:
         _check_name(name, value)
         super().__setattr__(name, value)
-        if name in _BOOKS_FIELDS:
+        if name == "report_metrics":
             self._open_books = None
+
+    # A copy opens books and clients of its own, since these hold threads and sockets. A backend and a sink are
+    # the same for both.
+
+    def __copy__(self) -> Model[ConfigT, StateT]:
+        copied = super().__copy__()
+        copied._open_books = copied._clients = None
+        return copied
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Model[ConfigT, StateT]:
         memo = memo if memo is not None else {}
-        # A backend is shared. Books and clients hold threads and sockets: the copy opens its own.
-        memo[id(self._backend)] = self._backend
-        memo[id(self._open_books)] = None
-        memo[id(self._clients)] = None
-        memo[id(None)] = None
+        memo |= {id(shared): shared for shared in [self._backend, *(self.report_metrics or [])]}
+        memo |= {id(own): None for own in (self._open_books, self._clients)}
         return super().__deepcopy__(memo)
+
+    def __getstate__(self) -> dict[Any, Any]:
+        state = super().__getstate__()
+        own = {"_open_books": None, "_clients": None}
+        return {**state, "__pydantic_private__": {**state["__pydantic_private__"], **own}}
 
     def safe_model_dump(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Dump the fields without `config`, which may not be serialisable."""
@@ -151,13 +167,12 @@ class Model(pydantic.BaseModel, Generic[ConfigT, StateT]):
         self._registered = True
 
     def _check_config(self) -> None:
-        if isinstance(self.config, pydantic.BaseModel):
-            try:
-                self.config.model_dump_json()
-            except ValueError as error:  # pydantic's serialisation errors are ValueErrors
-                raise ConfigurationError(
-                    f"the config of model {self.name!r} cannot be stored as JSON: {error}"
-                ) from error
+        try:
+            jsonable(self.config)
+        except ValueError as error:  # pydantic's serialisation errors are ValueErrors
+            raise ConfigurationError(
+                f"the config of model {self.name!r} cannot be stored as JSON: {error}"
+            ) from error
 
     def backend(self) -> Backend:
         """Return the backend.
@@ -228,27 +243,24 @@ class Model(pydantic.BaseModel, Generic[ConfigT, StateT]):
     # --- books ---
 
     def _books(self) -> Books:
-        if self._open_books is None:
-            from art.books.log import Books
-            from art.books.sinks import SinkContext, resolve_sinks
+        """Return the books of the model's present directory: another name or path means other books."""
+        with _opening:
+            if self._open_books is None or self._open_books.paths.root != model_dir(self):
+                from art.books.log import open_books
 
-            paths = ModelPaths(self.base_path, self.project, self.name)
-            context = SinkContext(
-                project=self.project,
-                name=self.name,
-                directory=paths.root,
-                entity=self.entity,
-                config=self.config.model_dump(mode="json")
-                if isinstance(self.config, pydantic.BaseModel)
-                else None,
-            )
-            self._open_books = Books(paths, resolve_sinks(self.report_metrics), context)
-        return cast("Books", self._open_books)
+                self._open_books = open_books(self)
+            return cast("Books", self._open_books)
 
-    def _remember_step(self, step: int) -> None:
-        self._known_step = step
-        if self._registered and self._capabilities.inference_name is not None:
-            self.inference_model_name = self.get_inference_name()
+    def _get_output_dir(self) -> str:
+        """Return the model's directory; upstream's name for `art.model_dir`."""
+        return str(model_dir(self))
+
+    @property
+    def _known_step(self) -> int | None:
+        """The step that was settled with the backend for the present directory, None if none was."""
+        if self._settled is None or self._settled[0] != model_dir(self):
+            return None
+        return self._settled[1]
 
     async def get_step(self) -> int:
         """Return the current step; 0 for a model that cannot be trained."""

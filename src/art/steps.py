@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import operator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, SupportsIndex
 
 from art.background import run_blocking
-from art.errors import ConfigurationError, StepMismatchError
+from art.books.lock import train_lock
+from art.errors import ConfigurationError, InvalidBackendError, ModelBusy, StepMismatchError
 
 if TYPE_CHECKING:
-    from art.backend import AnyModel, AnyTrainableModel
+    from art.backend import AnyModel, AnyTrainableModel, SupportsStep
     from art.books.log import Books
 
 logger = logging.getLogger(__name__)
+
+_STEPS = range(2**63)  # what every file and frame can hold
 
 
 async def current_step(model: AnyModel) -> int:
@@ -26,7 +29,7 @@ async def current_step(model: AnyModel) -> int:
         return 0
     evidence = model._capabilities.step
     if evidence is not None and not model._registered:
-        return await evidence._get_step(model)  # type: ignore[arg-type]  # trainable, so a TrainableModel
+        return await _step_of_backend(evidence, model)  # type: ignore[arg-type]  # trainable, so a TrainableModel
     recorded = await run_blocking(model._books().ledger.current_step)
     if recorded is not None:
         return recorded
@@ -41,13 +44,61 @@ def checked_step(step: object) -> int:
     Raises:
         ConfigurationError: It is not a whole number, or negative.
     """
-    try:
-        number = operator.index(step)  # type: ignore[arg-type]  # its error is what is asked for
-    except TypeError:
-        raise ConfigurationError(f"step is {step!r}; expected a whole number") from None
-    if number < 0:
-        raise ConfigurationError(f"step is {number}; steps start at 0")
+    number = as_step_number(step)
+    if number is None:
+        raise ConfigurationError(f"step is {step!r}; expected a whole number, 0 or more")
     return number
+
+
+def as_step_number(value: object) -> int | None:
+    """Return a step of any whole number's type (numpy's too) as an int, None for what can be no step."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        return None
+    number = operator.index(value)
+    return number if number in _STEPS else None
+
+
+async def _step_of_backend(evidence: SupportsStep, model: AnyTrainableModel) -> int:
+    found: object = await evidence._get_step(model)
+    step = as_step_number(found)
+    if step is None:
+        raise InvalidBackendError(
+            f"{type(evidence).__name__}._get_step returned {found!r}; it must return a whole number, "
+            "the step of the newest whole checkpoint, 0 if there is none"
+        )
+    return step
+
+
+async def settle_at_register(
+    model: AnyTrainableModel, on_mismatch: Literal["warn", "error"]
+) -> None:
+    """Settle the step as `settle_step` does, unless the model is being trained meanwhile.
+
+    Between the backend's commit and the line in the books every train looks like a mismatch. So a train of
+    this process is waited for, and one of another process is left to keep its own account.
+
+    Raises:
+        StepMismatchError: See `settle_step`.
+    """
+    if on_mismatch not in {"warn", "error"}:
+        raise ConfigurationError(f'on_step_mismatch is {on_mismatch!r}; use "warn" or "error"')
+    books = model._books()
+    step, found = await _recorded_and_found(model, books)
+    if found == step:
+        model._remember_step(step)
+        return
+    try:
+        async with train_lock(books.paths.train_lock):
+            await settle_step(model, on_mismatch)
+    except ModelBusy:
+        model._remember_step(step)
+
+
+async def _recorded_and_found(model: AnyTrainableModel, books: Books) -> tuple[int, int]:
+    recorded = await run_blocking(books.recorded_step)
+    step = recorded or 0
+    evidence = model._capabilities.step
+    return step, step if evidence is None else await _step_of_backend(evidence, model)
 
 
 async def settle_step(
@@ -56,16 +107,15 @@ async def settle_step(
     """Return the current step: the books' account, checked against the backend's evidence.
 
     A backend that is ahead committed a checkpoint before a crash: its step is adopted. One that is behind is
-    another backend or lost its disk: the books are rewound, and rows of later steps no longer count.
+    another backend or lost its disk: the books are rewound, and rows of later steps no longer count. The
+    caller holds the train lock.
 
     Raises:
         StepMismatchError: They disagree and `on_mismatch` is "error"; nothing was written.
+        InvalidBackendError: What the backend returned is no step.
     """
     books = model._books()
-    recorded = await run_blocking(books.recorded_step)
-    step = recorded or 0
-    evidence = model._capabilities.step
-    found = await evidence._get_step(model) if evidence is not None else step
+    step, found = await _recorded_and_found(model, books)
     if found != step:
         where = f"model {model.name!r} in {books.paths.root}"
         if on_mismatch == "error":

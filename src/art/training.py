@@ -2,13 +2,13 @@
 
     1. bring the groups into one form            (nothing is written before they are known to be good)
     2. learn the step N from the books, checked against the backend
-    3. log the groups at N, split "train"        (`model.train` only: crash-safe, credited to the policy that made them)
-    4. scale the learning rate                   (pure: past points and the batch in hand)
+    3. scale the learning rate                   (pure: past points and the batch in hand; refuses bad options)
+    4. log the groups at N, split "train"        (`model.train` only: crash-safe, credited to the policy that made them)
     5. stream the backend's training to its end
     6. commit N+1 to the ledger, and its row to the history (`model.train` only)
     7. return TrainResult(N+1, metrics)
 
-If 5 raises, the error reaches the caller as it is; what 3 wrote stays.
+If 5 raises, the error reaches the caller as it is; what 4 wrote stays.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import contextlib
 import difflib
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, cast, runtime_checkable
 
 from typing_extensions import Unpack
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from art import dev
     from art.backend import AnyTrainableModel, Backend
+    from art.books.log import Books
     from art.trajectories import TrajectoryGroup
 
 logger = logging.getLogger(__name__)
@@ -50,8 +51,10 @@ logger = logging.getLogger(__name__)
 class BackendTrainOptions(TypedDict, total=False):
     """Keywords of `backend.train`: everything that any backend of upstream took.
 
-    `learning_rate`, `beta` and `kl_penalty_coef` are fields of TrainConfig; the others are keys of
-    `art.dev.TrainConfig` and documented there. An option that a backend cannot honour is refused by it, by name.
+    `learning_rate`, `beta` and `kl_penalty_coef` are fields of TrainConfig. Most others are keys of
+    `art.dev.TrainConfig` and documented there; `loss_fn`, `loss_fn_config`, `normalize_advantages` and
+    `adam_params` are options of upstream's Tinker adapter. All of them reach the backend in `dev_config`; an
+    option that it cannot honour it refuses, by name.
     """
 
     learning_rate: float
@@ -98,7 +101,7 @@ async def backend_train(
 
     Args:
         model: A registered model.
-        trajectory_groups: The batch; see `art.Model.train`.
+        trajectory_groups: The batch; see `art.TrainableModel.train`.
         backend: The backend that is asked; it must be the one the model is registered with.
         **options: See `BackendTrainOptions`. `save_checkpoint` is accepted; a checkpoint is always saved.
 
@@ -126,7 +129,9 @@ async def backend_train(
     run = _Run(model, config, dev_config, verbose=verbose, keep_rows=False)
     result = await run.train(groups)
     for group in groups:
-        group._policy_step = result.step - 1
+        # A second pass over the same rollouts does not change who made them.
+        if group._policy_step is None:
+            group._policy_step = result.step - 1
     return result
 
 
@@ -172,8 +177,8 @@ async def model_train_sft(
     async with train_lock(books.paths.train_lock):
         step = await settle_step(model)
         metrics = _reduced(await _collect(start(), model.backend()))
-        await run_blocking(books.commit_train, step + 1, metrics)
         model._remember_step(step + 1)
+        await run_blocking(books.commit_train, step + 1, metrics)
     return TrainResult(step=step + 1, metrics=metrics)
 
 
@@ -207,30 +212,28 @@ class _Run:
         books = self.model._books()
         async with train_lock(books.paths.train_lock):
             step = await settle_step(self.model)
-            past_std_devs = await run_blocking(books.reward_std_devs)
+            config, dev_config, rate_metrics = await self._scaled(books, step, groups)
+            num_trainable = sum(map(is_trainable, groups))
             if self.keep_rows:
                 await run_blocking(books.log, groups, None, split="train", step=step)
-            config, dev_config, rate_metrics = self._scaled(step, groups, past_std_devs)
             config = config.model_copy(update={"target_step": step + 1})
             stream = backend._train_model(
                 self.model, with_finite_rewards(groups), config, dev_config, self.verbose
             )
             metrics = _reduced(await _collect(stream, backend))
+            # Now, since the backend serves N+1 from here on, whatever becomes of the rows.
+            self.model._remember_step(step + 1)
             row = {
                 **metrics,
                 "num_groups_submitted": float(len(groups)),
-                "num_groups_trainable": float(sum(map(is_trainable, groups))),
+                "num_groups_trainable": float(num_trainable),
                 **rate_metrics,
             }
             await run_blocking(books.commit_train, step + 1, row if self.keep_rows else None)
-            self.model._remember_step(step + 1)
         return TrainResult(step=step + 1, metrics=row)
 
-    def _scaled(
-        self,
-        step: int,
-        groups: list[TrajectoryGroup],
-        past_std_devs: Mapping[int, tuple[float, float]],
+    async def _scaled(
+        self, books: Books, step: int, groups: list[TrajectoryGroup]
     ) -> tuple[TrainConfig, dev.TrainConfig, dict[str, float]]:
         """Return the config with its final learning rate, the dev config without the scaling flags, and metrics."""
         flags = dict(self.dev_config)
@@ -240,7 +243,8 @@ class _Run:
         )
         multiplier = 1.0
         if by_std_dev:
-            points = with_batch_in_hand(past_std_devs, step, groups)
+            past = await run_blocking(books.reward_std_devs)
+            points = with_batch_in_hand(past, step, groups)
             multiplier *= learning_rate_rules.multiplier(points)
         if power:
             count = sum(len(group) for group in groups)
@@ -266,7 +270,7 @@ def with_batch_in_hand(
     return points
 
 
-async def _collect(stream: object, backend: object) -> list[Mapping[str, object]]:
+async def _collect(stream: object, backend: object) -> list[object]:
     """Run a backend's stream to its end. It is closed whatever happens, so that its clean-up code runs now."""
     if not isinstance(stream, AsyncIterator):
         if inspect.iscoroutine(stream):
@@ -276,16 +280,21 @@ async def _collect(stream: object, backend: object) -> list[Mapping[str, object]
             "async iterator, most simply by being an async generator (clause T1)"
         )
     closing: contextlib.AbstractAsyncContextManager[Any] = (
-        contextlib.aclosing(stream)
-        if isinstance(stream, AsyncGenerator)
-        else contextlib.nullcontext()
+        contextlib.aclosing(stream) if isinstance(stream, _Closable) else contextlib.nullcontext()
     )
     async with closing:
         # Copied: a backend may fill one dict again and again.
-        return [dict(e) if isinstance(e, Mapping) else {"?": e} async for e in stream]
+        return [dict(event) if isinstance(event, Mapping) else event async for event in stream]
 
 
-def _reduced(events: list[Mapping[str, object]]) -> dict[str, float]:
+@runtime_checkable
+class _Closable(Protocol):
+    """An async generator, or an iterator of another class that can be closed like one."""
+
+    async def aclose(self) -> None: ...
+
+
+def _reduced(events: list[object]) -> dict[str, float]:
     metrics, problems = metric_rules.reduce_stream(events)
     if problems:
         logger.warning("metrics of the backend left out (clause T3): %s", "; ".join(problems))

@@ -320,8 +320,8 @@ def _split_items(items: Iterable[Any]) -> tuple[list[Trajectory], list[PydanticE
     for i, item in enumerate(items):
         if isinstance(item, Trajectory):
             finished.append(item)
-        elif isinstance(item, BaseException):
-            failed.append(PydanticException.from_exception(item))
+        elif isinstance(item, (BaseException, PydanticException)):
+            failed.append(_as_stored_exception(item))
         elif isinstance(item, dict):
             finished.append(Trajectory.model_validate(item))
         else:

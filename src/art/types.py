@@ -37,9 +37,9 @@ class TrainConfig(pydantic.BaseModel):
         target_step: The checkpoint that the call makes, set by the frontend; users leave it at None.
     """
 
-    learning_rate: float = 5e-6
-    beta: float = 0.0
-    kl_penalty_coef: float = 0.0
+    learning_rate: pydantic.FiniteFloat = 5e-6
+    beta: pydantic.FiniteFloat = 0.0
+    kl_penalty_coef: pydantic.FiniteFloat = 0.0
     target_step: int | None = None
 
 
@@ -61,7 +61,8 @@ class TrainResult:
 
     Attributes:
         step: The step after this call.
-        metrics: The backend's metrics over the whole call: keys `num_*` summed, others averaged.
+        metrics: The backend's metrics over the whole call (keys `num_*` summed, others averaged) and the
+            frontend's own: counts of groups, and the learning rate that was used.
     """
 
     step: int

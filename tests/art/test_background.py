@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -53,3 +54,49 @@ async def test_an_error_behind_a_cancellation_is_not_reported_as_lost() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_second_cancellation_does_not_cut_the_wait_short() -> None:
+    """However often a caller is cancelled, it goes on only when the write has ended."""
+    started, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def write() -> None:
+        started.set()
+        may_end.wait(10)
+        ended.set()
+
+    task = asyncio.create_task(run_blocking(write))
+    while not started.is_set():
+        await asyncio.sleep(0.001)
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0.01)
+    assert not task.done()
+    may_end.set()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
+
+
+def test_a_loop_that_shuts_down_waits_for_the_write() -> None:
+    """A write in a task that nobody awaits ends before `asyncio.run` does, and so do its caller's next lines."""
+    order: list[str] = []
+
+    async def log() -> None:
+        try:
+            await run_blocking(write)
+        finally:
+            order.append("caller")
+
+    def write() -> None:
+        time.sleep(0.05)
+        order.append("write")
+
+    async def main() -> None:
+        tasks.add(asyncio.create_task(log()))
+        await asyncio.sleep(0.01)
+
+    tasks: set[asyncio.Task[None]] = set()
+    asyncio.run(main())
+    assert order == ["write", "caller"]

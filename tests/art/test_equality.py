@@ -43,7 +43,7 @@ def group() -> art.TrajectoryGroup:
     )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(group_lists)
 def test_a_copy_is_the_same(groups: list[art.TrajectoryGroup]) -> None:
     """Whatever the groups hold, a deep copy of them is the same."""

@@ -119,7 +119,7 @@ async def test_siblings_of_a_failed_rollout_run_to_their_end_before_it_is_raised
 async def test_c028_one_of_16_rollouts_raises_and_the_group_keeps_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """C028: siblings are not cancelled, the root traceback is logged at once, the exception is stored."""
+    """Siblings are not cancelled, the root traceback is logged at once, the exception is stored."""
     gate = asyncio.Event()
     rollouts = [succeed(1, gate) for _ in range(15)]
     task = asyncio.ensure_future(
@@ -141,7 +141,7 @@ async def test_c028_one_of_16_rollouts_raises_and_the_group_keeps_the_others(
 async def test_c026_a_rollout_that_fails_before_its_first_turn_is_stored_with_its_own_text() -> (
     None
 ):
-    """C026: such a rollout is an exception with its text, not an empty trajectory."""
+    """Such a rollout is an exception with its text, not an empty trajectory."""
     [group] = await art.gather_trajectory_groups(
         [pending(fail("agent crashed at start"), succeed(1))], max_exceptions=1
     )
@@ -467,7 +467,7 @@ def test_many_event_loops_in_a_row_work() -> None:
 
 
 async def test_c104_gathering_works_inside_a_running_loop() -> None:
-    """C104: a notebook cell awaits it in the loop that runs already, without patching asyncio."""
+    """A notebook cell awaits it in the loop that runs already, without patching asyncio."""
     assert len(await art.gather_trajectory_groups([pending(succeed(1))])) == 1
     assert "nest_asyncio" not in sys.modules
 

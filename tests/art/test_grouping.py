@@ -56,6 +56,16 @@ async def test_an_awaitable_that_was_not_awaited_is_named() -> None:
     await coroutine
 
 
+def test_a_reward_that_is_no_number_is_named_in_every_form() -> None:
+    """A list, a single group and a single trajectory are checked alike."""
+    unscored = trajectory(1.0)
+    unscored.reward = None  # type: ignore[assignment]  # the mistake under test
+
+    for items in ([unscored], unscored, art.TrajectoryGroup([unscored])):
+        with pytest.raises(InvalidTrajectoriesError, match="group 0, trajectory 0: reward is None"):
+            as_groups(items)
+
+
 def test_non_finite_rewards_are_left_out_and_the_group_is_not_changed() -> None:
     """Only groups that need it are rebuilt, with all else kept."""
     whole, partly = group(1.0, 0.0), group(1.0, math.nan, math.inf, metadata={"task": 1})
@@ -76,3 +86,31 @@ def test_the_policy_step_of_mixed_groups_is_unknown() -> None:
     assert policy_step_of([a, b]) == 3
     b._policy_step = 4
     assert policy_step_of([a, b]) is None
+
+
+def test_stored_exceptions_may_stand_in_a_flat_run() -> None:
+    """The trajectories and exceptions of a group can be logged again as they lie in it."""
+    failed = art.TrajectoryGroup([trajectory(1.0), ValueError("x")])
+
+    (flat,) = as_groups([*failed.trajectories, *failed.exceptions])
+
+    assert len(flat) == 1
+    assert flat.exceptions == failed.exceptions
+
+
+@pytest.mark.parametrize("items", [5, None, object()])
+def test_what_cannot_be_iterated_is_named(items: Any) -> None:
+    """The error is the one that callers of `log` and `train` catch."""
+    with pytest.raises(InvalidTrajectoriesError, match="what was passed is a"):
+        as_groups(items)
+
+
+@pytest.mark.parametrize("reward", [None, "0.5", 10**400])
+def test_a_reward_that_is_no_number_is_refused_in_every_form(reward: Any) -> None:
+    """A single group or trajectory is looked at as closely as a list of them."""
+    bad = trajectory(0.0)
+    bad.reward = reward
+
+    for items in (bad, [bad], art.TrajectoryGroup([bad]), [art.TrajectoryGroup([bad])]):
+        with pytest.raises(InvalidTrajectoriesError, match="group 0, trajectory 0: reward is"):
+            as_groups(items)

@@ -76,7 +76,7 @@ def targets_of_micro_batches(batches: Iterable[MicroBatch]) -> list[Target]:
 
 
 @given(st.lists(sequences(), max_size=8), st.integers(1, 60), st.none() | st.integers(1, 10))
-def test_i5_unpacking_gives_back_what_was_packed(
+def test_unpacking_gives_back_what_was_packed(
     batch: list[TrainingSequence], max_tokens: int, max_targets: int | None
 ) -> None:
     """Every trained token is there once, behind its own context and with its own numbers."""

@@ -45,14 +45,14 @@ def logits(model: Any) -> torch.Tensor:
     return output
 
 
-def test_i10_a_fresh_adapter_equals_the_base_model(policy: Policy, tiny_model_dir: Path) -> None:
+def test_a_fresh_adapter_equals_the_base_model(policy: Policy, tiny_model_dir: Path) -> None:
     """B is zero, so step 0 answers as the base model does."""
     assert torch.equal(
         logits(policy.model), logits(AutoModelForCausalLM.from_pretrained(tiny_model_dir))
     )
 
 
-def test_i10_peft_loads_a_saved_checkpoint(
+def test_peft_loads_a_saved_checkpoint(
     policy: Policy, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
     """Any tool that reads PEFT adapters gets the same logits."""
@@ -131,10 +131,10 @@ def test_a_checkpoint_without_optimizer_state_can_be_trained(
     take_step(policy)
 
 
-def test_a_weight_that_is_not_finite_is_neither_saved_nor_loaded(
+def test_c148_a_weight_that_is_not_finite_is_neither_saved_nor_loaded(
     policy: Policy, tmp_path: Path
 ) -> None:
-    """The error names the tensor (C148)."""
+    """The error names the tensor."""
     policy.save(tmp_path, 1)
     weights = load_file(tmp_path / files.ADAPTER_WEIGHTS)
     name = next(iter(weights))

@@ -18,6 +18,7 @@ REQUEST = TrainRequest(
     to_checkpoint=Path("/x/0004"),
     work_dir=Path("/x/.art_local"),
     learning_rate=1e-5,
+    num_action_tokens=3,
     options=TrainOptions(epsilon=0.2, epsilon_high=0.3, ppo=True),
 )
 

@@ -61,6 +61,11 @@ def random_batch(seed: int = 0, count: int = 12) -> list[TrainingSequence]:
     return batch
 
 
+def num_trained(batch: list[TrainingSequence]) -> int:
+    """Tokens of a batch that are trained."""
+    return sum(sequence.trained.count(True) for sequence in batch)
+
+
 def nothing_to_cancel() -> None:
     """No cancellation."""
 
@@ -71,7 +76,9 @@ def gradients(
     """The loss and gradient that the trainer computes."""
     policy.optimizer.zero_grad(set_to_none=True)
     batches = micro_batches(batch, max_tokens)
-    statistics = accumulate_gradients(policy, batches, options, nothing_to_cancel)
+    statistics = accumulate_gradients(
+        policy, batches, options, num_trained(batch), nothing_to_cancel
+    )
     grads = {name: p.grad.clone() for name, p in policy.parameters.items() if p.grad is not None}
     return statistics.loss, grads
 
@@ -111,10 +118,10 @@ def assert_same(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> 
 
 @pytest.mark.parametrize("max_tokens", [1, 40, 10_000])
 @pytest.mark.parametrize("options", [TrainOptions(), TrainOptions(0.2, 0.2, ppo=True)])
-def test_i6_loss_and_gradient_equal_a_plain_reference(
+def test_loss_and_gradient_equal_a_plain_reference(
     policy: Policy, options: TrainOptions, max_tokens: int
 ) -> None:
-    """However the batch is cut, the result is that of one sequence at a time (C143)."""
+    """However the batch is cut, the result is that of one sequence at a time."""
     batch = random_batch()
     want_loss, want = reference(policy, batch, options)
     loss, got = gradients(policy, batch, options, max_tokens)
@@ -122,7 +129,7 @@ def test_i6_loss_and_gradient_equal_a_plain_reference(
     assert_same(got, want)
 
 
-def test_i6_the_order_of_the_batch_does_not_matter(policy: Policy) -> None:
+def test_the_order_of_the_batch_does_not_matter(policy: Policy) -> None:
     """A permuted batch has the same gradient."""
     batch = random_batch()
     _, want = gradients(policy, batch, TrainOptions(), 60)
@@ -151,7 +158,7 @@ def sample(model: Any, prompt: list[int], count: int, temperature: float) -> Tra
     )
 
 
-def test_i7_the_ratio_is_one_where_sampler_and_trainer_hold_the_same_weights(
+def test_the_ratio_is_one_where_sampler_and_trainer_hold_the_same_weights(
     policy: Policy, tmp_path: Path
 ) -> None:
     """The saved adapter, loaded by peft into a plain model, samples with the trainer's own probabilities."""
@@ -186,6 +193,7 @@ def step(
         batch,
         TrainOptions(),
         learning_rate=learning_rate,
+        num_action_tokens=num_trained(batch),
         settings=settings,
         check_cancelled=nothing_to_cancel,
     )
@@ -234,8 +242,8 @@ def sample_logprobs(policy: Policy, s: TrainingSequence) -> list[float]:
     return [logprobs[i - 1, s.token_ids[i]].item() for i, t in enumerate(s.trained) if t]
 
 
-def test_nothing_to_learn_leaves_the_weights_alone(policy: Policy) -> None:
-    """Zero advantages, or no trained token, move nothing even where AdamW still has momentum (C124, C128)."""
+def test_c128_nothing_to_learn_leaves_the_weights_alone(policy: Policy) -> None:
+    """Zero advantages, or no trained token, move nothing even where AdamW still has momentum."""
     step(policy, random_batch())
     before = weights(policy)
     indifferent = random_batch()
@@ -290,6 +298,7 @@ def test_a_cancelled_step_leaves_the_weights_alone(policy: Policy) -> None:
             random_batch(),
             TrainOptions(),
             learning_rate=1.0,
+            num_action_tokens=1,
             settings=settings,
             check_cancelled=cancel_at_third,
         )

@@ -121,6 +121,7 @@ def train(
 ) -> dict[str, Any]:
     """The command that trains step + 1 from step, with its request directory."""
     work_dir = checkpoints / ".art_local"
+    sequences = batch(step) if sequences is None else sequences
     request = TrainRequest(
         from_checkpoint=files.step_dir(checkpoints, step),
         from_step=step,
@@ -128,10 +129,11 @@ def train(
         to_checkpoint=files.step_dir(checkpoints, step + 1),
         work_dir=work_dir,
         learning_rate=1e-3,
+        num_action_tokens=sum(s.trained.count(True) for s in sequences),
         options=TrainOptions(),
     )
     request_dir = files.work_path(work_dir, "request")
-    write_request(request_dir, request, batch(step) if sequences is None else sequences)
+    write_request(request_dir, request, sequences)
     return {"command": "train", "request_dir": str(request_dir)}
 
 
@@ -258,8 +260,8 @@ def test_after_a_failure_the_next_train_starts_clean_from_its_checkpoint(
     assert adapter(tmp_path, 1) == got
 
 
-def test_a_cancelled_train_leaves_no_checkpoint(worker: WorkerProcess, tmp_path: Path) -> None:
-    """It ends between micro-batches, and the next train starts clean (C097)."""
+def test_c097_a_cancelled_train_leaves_no_checkpoint(worker: WorkerProcess, tmp_path: Path) -> None:
+    """It ends between micro-batches, and the next train starts clean."""
     long = [s for seed in range(300) for s in batch(seed)]
     worker.ask(create(tmp_path))
     worker.send(train(tmp_path, 0, long))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from art.adapter_kit.served_names import InFlight
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -112,5 +112,5 @@ async def on_http_exception(request: Request, error: Exception) -> JSONResponse:
 
 async def on_exception(request: Request, error: Exception) -> JSONResponse:
     """Answer a bug in OpenAI's shape; starlette raises it again, so the server's log has the traceback."""
-    _log.error("a request to %s failed: %s", request.url.path, type(error).__name__)
+    logger.error("a request to %s failed: %s", request.url.path, type(error).__name__)
     return error_response(ApiError(500, f"Internal error: {type(error).__name__}"))

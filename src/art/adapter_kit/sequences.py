@@ -121,6 +121,23 @@ def trajectory_sequences(
     return _merge_histories(histories, advantage)
 
 
+def num_action_tokens(groups: Iterable[TrajectoryGroup]) -> int:
+    """Count every generated token of a train call, each once: the denominator of a token-mean loss.
+
+    Tokens of groups without a signal and tokens whose logprob is unusable count too. A mask can then only make
+    a step smaller, and a batch with few trainable groups makes a small step instead of a full one.
+
+    Raises:
+        UntrainableTrajectoryError: A turn lacks token ids.
+    """
+    return sum(
+        sequence.trained.count(True) + sequence.num_masked
+        for group in groups
+        for trajectory in group
+        for sequence in trajectory_sequences(trajectory, 0.0, allow_training_without_logprobs=True)
+    )
+
+
 def token_counts(sequences: Iterable[TrainingSequence]) -> dict[str, float]:
     """Count what a batch holds, under the names that a backend may report as metrics."""
     sequences = list(sequences)

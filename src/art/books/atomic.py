@@ -7,13 +7,14 @@ import errno
 import json
 import os
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from art.books.lock import hold
 from art.books.os_errors import log_error
 from art.errors import LogError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -26,20 +27,38 @@ def write_bytes(path: Path, data: bytes) -> None:
     Raises:
         LogError: The file could not be written; an older file at `path` is unchanged.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        with replacing(path) as file:
+            file.write(data)
     except OSError as error:
         raise log_error("write", path, error) from error
+
+
+@contextlib.contextmanager
+def replacing(path: Path, move_old_to: Path | None = None) -> Iterator[IO[bytes]]:
+    """Open a new file beside `path` that takes its place, durably, when the block ends without an error.
+
+    For what is too large to be held in memory; `write_bytes` otherwise.
+
+    Args:
+        path: The file; its directory exists.
+        move_old_to: Where the old file goes, instead of being replaced.
+
+    Raises:
+        OSError: As the operating system raises it; an older file at `path` is unchanged.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if move_old_to is not None:
+            path.rename(move_old_to)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)  # gone already, unless something failed
     sync_directory(path.parent)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from art.books.ledger import Rewind
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def clean_metrics(metrics: Mapping[str, object], split: str) -> dict[str, float]
     if nonfinite:
         count_key = f"{split}/num_nonfinite"
         row[count_key] = row.get(count_key, 0.0) + len(nonfinite)
-        _logger.warning("left NaN or infinite %s metrics out of the log: %s", split, nonfinite)
+        logger.warning("left NaN or infinite %s metrics out of the log: %s", split, nonfinite)
     return row
 
 
@@ -137,20 +137,28 @@ def metric_by_step(
     The mean over all rows that credit the step, each weighted by the `{split}/num_trajectories` of its row (1
     where absent). A row does not count if a later rewind took its step back.
     """
-    weight_key = f"{key.partition('/')[0]}/num_trajectories"
     means: dict[int, tuple[float, float]] = {}
     for row in rows:
         value = row.metrics.get(key)
         if value is None or any(_supersedes(rewind, row) for rewind in rewinds):
             continue
-        weight = row.metrics.get(weight_key, 1.0)
-        if weight <= 0:
-            weight = 1.0
+        weight = _weight(row, key)
         mean, total = means.get(row.credited_step, (value, 0.0))
         total += weight
         # Updated in this form, the mean of equal values is that value to the last bit: ties stay ties.
         means[row.credited_step] = (mean + (value - mean) * (weight / total), total)
     return dict(sorted(means.items()))
+
+
+def _weight(row: HistoryRow, key: str) -> float:
+    """Return the `{split}/num_trajectories` of a row. Both a split and a metric's name may hold a slash."""
+    split = key
+    while "/" in split:
+        split = split.rpartition("/")[0]
+        weight = row.metrics.get(f"{split}/num_trajectories", 0.0)
+        if weight > 0:
+            return weight
+    return 1.0
 
 
 def _supersedes(rewind: Rewind, row: HistoryRow) -> bool:

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 RowT = TypeVar("RowT")
 
+_INT64 = range(-(2**63), 2**63)  # what a column of a frame can hold
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # What power loss and editors leave around a row.
 _PADDING = b" \t\r\n\x00"
@@ -27,11 +28,11 @@ _FINGERPRINT_BYTES = 64
 
 def as_step(value: object) -> int | None:
     """Return a JSON value as a step number (2.0 counts as 2), or None where it is none."""
-    if isinstance(value, bool):
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
         return None
-    if isinstance(value, int):
-        return value
-    return int(value) if isinstance(value, float) and value.is_integer() else None
+    return value if value in _INT64 else None
 
 
 class JsonLinesReader(Generic[RowT]):
@@ -123,7 +124,7 @@ class JsonLinesReader(Generic[RowT]):
     def _warn_once(self) -> None:
         if self.num_skipped and not self._has_warned:
             self._has_warned = True
-            _logger.warning(
+            logger.warning(
                 "%s: skipped %d damaged line(s), as a killed process or a full disk leaves them; "
                 "all other lines are used",
                 self._path,

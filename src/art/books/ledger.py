@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # What a train call records and a rollout does not: by these keys the step of a directory without a ledger
 # is found.
-_TRAINING_METRICS = frozenset(
+TRAINING_METRICS = frozenset(
     {
         "train/loss",
         "train/policy_loss",
@@ -107,8 +107,8 @@ class Ledger:
 
 def step_without_ledger(rows: Iterable[HistoryRow]) -> int:
     """Return the step of a directory that has no ledger: the highest one with training metrics, else 0."""
-    steps = (row.step for row in rows if not _TRAINING_METRICS.isdisjoint(row.metrics))
-    return max(steps, default=0)
+    steps = (row.step for row in rows if not TRAINING_METRICS.isdisjoint(row.metrics))
+    return max(0, max(steps, default=0))
 
 
 def _parse_event(line: dict[str, Any], _offset: int) -> Event | None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.05
@@ -168,7 +168,7 @@ def _try_lock(descriptor: int, path: Path) -> bool:
     except OSError as error:
         if error.errno not in _NO_LOCKS_HERE:
             raise log_error("lock", path, error) from error
-        _logger.warning("%s: this file system has no locks; run one process per model", path)
+        logger.warning("%s: this file system has no locks; run one process per model", path)
     return True
 
 

@@ -8,21 +8,24 @@ All methods block (files, locks); the frontend calls them in a thread.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
 from art.books import atomic
 from art.books.history import History, clean_metrics, metric_by_step
-from art.books.ledger import Ledger, step_without_ledger
+from art.books.ledger import TRAINING_METRICS, Ledger, step_without_ledger
 from art.books.lock import write_lock
-from art.books.sinks import SinkContext, SinkDispatcher, WandbSink
+from art.books.paths import ModelPaths
+from art.books.plain_json import jsonable
+from art.books.sinks import SinkContext, SinkDispatcher, WandbSink, resolve_sinks
 from art.books.state import StateFile
 from art.rules import metrics as metric_rules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from art.books.paths import ModelPaths
+    from art.backend import AnyModel
     from art.books.sinks import Sink
     from art.trajectories import TrajectoryGroup
 
@@ -35,6 +38,29 @@ _WANDB_START_S = 35.0
 _CLOSE_TIMEOUT_S = 30.0
 
 
+def open_books(model: AnyModel) -> Books:
+    """Return the books of the directory that a model has now, with the sinks that it names."""
+    paths = ModelPaths(model.base_path, model.project, model.name)
+    context = SinkContext(
+        project=model.project,
+        name=model.name,
+        directory=paths.root,
+        entity=model.entity,
+        config=_config_for_sinks(model.config),
+    )
+    return Books(paths, resolve_sinks(model.report_metrics), context)
+
+
+def _config_for_sinks(config: object) -> dict[str, Any] | None:
+    try:
+        plain = jsonable(config)
+    except (
+        ValueError
+    ):  # a model that is never registered may have any config; its rows are logged all the same
+        return None
+    return plain if isinstance(plain, dict) else None
+
+
 class Books:
     """The books of one model directory."""
 
@@ -45,6 +71,7 @@ class Books:
         self._sinks = list(sinks)
         self.sinks = SinkDispatcher(self._sinks, context)
         self.state = StateFile(paths.state, paths.write_lock)
+        self._is_swept = False
 
     # --- writing ---
 
@@ -75,12 +102,26 @@ class Books:
         values.update(metrics or {})
         row = clean_metrics(values, split)
         with write_lock(self.paths.write_lock):
+            self._sweep_once()
             if groups:
                 from art.books.trajectory_file import append_groups
 
                 append_groups(self.paths.trajectories(split, step), groups, split=split, step=step)
+            if self.ledger.current_step() is None and not TRAINING_METRICS.isdisjoint(row):
+                # Where there is no account, the step is taken from such rows; a user's must not move it.
+                self.ledger.commit(step_without_ledger(self.history.rows()), adopted=True)
             self.history.append(row, step=step, policy_step=policy_step)
         self.sinks.log(row, step)
+
+    def _sweep_once(self) -> None:
+        """Remove the half-written files of killed processes. Under the write lock, no other writer is at work."""
+        if self._is_swept:
+            return
+        root = self.paths.root
+        for leftover in [*root.glob(".state.json.*.tmp"), *root.glob("trajectories/*/.*.tmp")]:
+            with contextlib.suppress(OSError):  # the write that follows tells what is wrong here
+                leftover.unlink()
+        self._is_swept = True
 
     def commit_train(self, step: int, metrics: Mapping[str, object] | None) -> None:
         """Record that a train call ended cleanly at `step`, and its metrics row where there is one."""

@@ -17,6 +17,7 @@ _ADVICE = {
     errno.EROFS: "make the file system writable, or choose another base_path",
     errno.EACCES: "give this user access to it, or choose another base_path",
     errno.EPERM: "give this user access to it, or choose another base_path",
+    errno.EEXIST: "a file, or a link to nothing, stands where a directory belongs; move it aside",
     errno.EISDIR: "a directory stands in the way; move it aside",
     errno.ENOTDIR: "a file stands where a directory belongs; move it aside",
 }

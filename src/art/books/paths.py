@@ -19,7 +19,7 @@ _MAX_COMPONENT_BYTES = 200
 _UNSAFE = re.compile(r'[%/\\:*?"<>|\x00-\x1f\x7f]')
 
 
-def encode_component(text: str, what: str) -> str:
+def encode_component(text: object, what: str) -> str:
     """Turn a name into one path component; ordinary names stay as they are.
 
     Characters unsafe in a path are percent-encoded, so that two names never share a directory.
@@ -29,9 +29,9 @@ def encode_component(text: str, what: str) -> str:
         what: Names it in the error message.
 
     Raises:
-        ConfigurationError: The name is empty, `.` or `..`, not valid Unicode, or too long.
+        ConfigurationError: It is no str, empty, `.` or `..`, not valid Unicode, or too long.
     """
-    if text in {"", ".", ".."}:
+    if not isinstance(text, str) or text in {"", ".", ".."}:
         raise ConfigurationError(
             f"{what} {text!r} cannot be used as a directory name; choose another"
         )

@@ -104,6 +104,15 @@ def plain(value: object, *, models: bool = False, _depth: int = 0) -> Any:
     return plain_scalar(value)
 
 
+def jsonable(value: object) -> Any:
+    """Return a value as the plain JSON value that pydantic serialises it to (models, dates, enumerations, ...).
+
+    Raises:
+        ValueError: It holds something that pydantic cannot serialise.
+    """
+    return pydantic.TypeAdapter(Any).dump_python(value, mode="json")
+
+
 def written_fields(model: pydantic.BaseModel) -> dict[str, Any]:
     """Return the fields of a model that were set or hold a value, extras included, sorted by name.
 

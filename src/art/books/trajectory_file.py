@@ -6,18 +6,15 @@ rows of the old one; memory holds one row group at a time. The callers hold the 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
-import os
-import uuid
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from art.books.atomic import sync_directory
+from art.books.atomic import replacing
 from art.books.os_errors import log_error
 from art.books.trajectory_rows import decode_groups, encode_group
 from art.books.trajectory_schema import SCHEMA
@@ -180,7 +177,7 @@ def _existing_tables(source: IO[bytes], split: str, step: int) -> Iterator[pa.Ta
 def _rewrite(path: Path, groups: Sequence[TrajectoryGroup], *, split: str, step: int) -> int:
     """Replace a file by its own rows and those of the groups."""
     last_log = last_group = -1
-    with path.open("rb") as source, _replacing(path) as target, _writer(target) as writer:
+    with path.open("rb") as source, replacing(path) as target, _writer(target) as writer:
         for table in _existing_tables(source, split, step):
             last_log = max(last_log, _highest(table["log_index"]))
             last_group = max(last_group, _highest(table["group_index"]))
@@ -204,7 +201,7 @@ def _write(
     move_old_to: Path | None = None,
 ) -> int:
     """Write a file of these groups alone."""
-    with _replacing(path, move_old_to) as target, _writer(target) as writer:
+    with replacing(path, move_old_to) as target, _writer(target) as writer:
         _write_groups(writer, groups, {"split": split, "step": step, "log_index": 0})
     return 0
 
@@ -254,23 +251,6 @@ def _size(row: dict[str, Any]) -> int:
 
 def _writer(target: IO[bytes]) -> pq.ParquetWriter:
     return pq.ParquetWriter(target, SCHEMA, compression="zstd")
-
-
-@contextlib.contextmanager
-def _replacing(path: Path, move_old_to: Path | None = None) -> Iterator[IO[bytes]]:
-    """Open a new file beside `path` that takes its place, durably, when the block ends without an error."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with temporary.open("xb") as target:
-            yield target
-            target.flush()
-            os.fsync(target.fileno())
-        if move_old_to is not None:
-            path.rename(move_old_to)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_directory(path.parent)
 
 
 def _free_name_beside(path: Path) -> Path:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from art.books.atomic import write_bytes
+from art.books.plain_json import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from art.books.sinks import SinkContext
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _DEFAULT_URL = "https://api.wandb.ai"
 _RUN_ID_FILE = ".wandb-run-id"
@@ -29,7 +30,6 @@ _STEP_KEY = "training_step"
 # wandb refuses these in projects and run ids, and more than 128 characters.
 _ILLEGAL = re.compile(r"[/\\#?%:,;'\x00-\x1f\x7f\ud800-\udfff]")
 _MAX_NAME_CHARACTERS = 128
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class WandbSink:
@@ -89,7 +89,7 @@ class WandbSink:
             ),
         )
         self._run.define_metric(_STEP_KEY)
-        _logger.info("wandb run %s, files in %s", self._run.id, self._run.dir)
+        logger.info("wandb run %s, files in %s", self._run.id, self._run.dir)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Send one row; a run that somebody finished in between is opened again."""
@@ -114,7 +114,7 @@ class WandbSink:
 
     def _send(self, run: wandb.Run, metrics: Mapping[str, float], step: int) -> None:
         # wandb's protocol is UTF-8, which has no lone surrogates.
-        row = {_SURROGATES.sub("\ufffd", key): value for key, value in metrics.items()}
+        row = {shown(key): value for key, value in metrics.items()}
         for split in sorted({key.partition("/")[0] for key in row if "/" in key} - self._splits):
             run.define_metric(f"{split}/*", step_metric=_STEP_KEY)
             self._splits.add(split)
@@ -130,7 +130,7 @@ class WandbSink:
     def _tell(self, message: str) -> None:
         if message not in self._told:
             self._told.add(message)
-            _logger.warning("%s", message)
+            logger.warning("%s", message)
 
 
 def clean_name(name: str) -> str:

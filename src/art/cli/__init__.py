@@ -51,6 +51,10 @@ def main(argv: list[str] | None = None) -> int:
 def _run(entry: EntryPoint, arguments: list[str]) -> int:
     try:
         command: Command = entry.load()
+    except ImportError as error:  # an extra is missing, or a stranger's package is broken
+        print(f"art {entry.name}: cannot be loaded: {error}", file=sys.stderr)
+        return 1
+    try:
         return command(arguments)
     except ArtError as error:  # its message says what to do; a traceback would bury it
         print(f"art {entry.name}: {error}", file=sys.stderr)

@@ -7,7 +7,7 @@ refuses.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 # pydantic reads TypedDict classes of the typing module only from Python 3.12 on.
 from typing_extensions import TypedDict
@@ -205,6 +205,41 @@ class TrainerArgs(TypedDict, total=False):
     fp16: bool
 
 
+class TinkerTrainingClientArgs(TypedDict, total=False):
+    """The LoRA adapter of a Tinker training client.
+
+    Attributes:
+        rank: Rank.
+        seed: Seed of the adapter's first weights.
+        train_mlp: Give the feed-forward layers an adapter.
+        train_attn: Give the attention layers an adapter.
+        train_unembed: Give the output layer an adapter.
+        user_metadata: Labels that Tinker keeps with the run.
+    """
+
+    rank: int
+    seed: int | None
+    train_mlp: bool
+    train_attn: bool
+    train_unembed: bool
+    user_metadata: dict[str, str] | None
+
+
+class TinkerArgs(TypedDict, total=False):
+    """How a Tinker adapter renders and trains.
+
+    Attributes:
+        renderer_name: Name of the renderer that turns messages into tokens.
+        training_client_args: The training client.
+    """
+
+    renderer_name: str
+    training_client_args: TinkerTrainingClientArgs
+
+
+TinkerNativeArgs = TinkerArgs  # by the name of upstream's second Tinker adapter
+
+
 class InternalModelConfig(TypedDict, total=False):
     """How a backend loads, serves and trains one model.
 
@@ -223,8 +258,8 @@ class InternalModelConfig(TypedDict, total=False):
     engine_args: EngineArgs
     peft_args: PeftArgs
     trainer_args: TrainerArgs
-    tinker_args: dict[str, Any] | None
-    tinker_native_args: dict[str, Any] | None
+    tinker_args: TinkerArgs | None
+    tinker_native_args: TinkerNativeArgs | None
     trainer_gpu_ids: list[int]
     inference_gpu_ids: list[int]
 

@@ -105,7 +105,7 @@ def _collect(
     return num_nonfinite
 
 
-def reduce_stream(events: Sequence[Mapping[str, object]]) -> tuple[dict[str, float], list[str]]:
+def reduce_stream(events: Sequence[object]) -> tuple[dict[str, float], list[str]]:
     """Reduce a backend's events to one row (clause T3), leaving out what a backend may not send.
 
     Names `num_*` are summed, others averaged over the events that have them; `num_gradient_steps` is dropped.
@@ -147,7 +147,7 @@ def _read_event_value(name: object, value: object) -> tuple[float | None, str | 
         return None, f"the name {name!r} has a prefix; plain names only"
     try:
         number = to_float(value, repr(name))
-    except (TypeError, OverflowError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever a stranger's number raises, a finished train is not lost
         return None, str(error)
     if not math.isfinite(number):
         return None, f"{name!r} is NaN or infinite"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import art
 from art import BackendTrainMixin, LocalTrainResult, backend_train
-from art.adapter_kit.sequences import build_sequences, token_counts
+from art.adapter_kit.sequences import build_sequences, num_action_tokens, token_counts
 from art.errors import CheckpointDeletionError, ConfigurationError, MissingDependencyError
 from art_local.base_model import BUILTIN_MODELS, resolve_base_model
 from art_local.checkpoint_files import (
@@ -118,6 +118,7 @@ class LocalBackend(BackendTrainMixin):
                 to_checkpoint=step_dir(checkpoints, step + 1),
                 work_dir=work_dir,
                 learning_rate=config.learning_rate,
+                num_action_tokens=await asyncio.to_thread(num_action_tokens, trajectory_groups),
                 options=options,
             )
             request_dir = work_path(work_dir, "request")

@@ -182,8 +182,10 @@ async def _finish(model: art.TrainableModel, plan: Plan, seed: int) -> int:
         f"{plan.target_step}"
         f"\n\nevery rollout and metric is in {directory}; to read them:\n"
         "\n    import polars as pl"
-        f'\n    print(pl.read_ndjson("{directory}/history.jsonl", infer_schema_length=None))'
-        f'\n    print(pl.read_parquet("{directory}/trajectories/train/0000.parquet"))'
+        f'\n    print(pl.read_ndjson("{directory}/history.jsonl", infer_schema_length=None)'
+        '.select("step", "train/reward", "val/reward"))'
+        f'\n    print(pl.read_parquet("{directory}/trajectories/train/0000.parquet")'
+        '.select("reward", "messages"))'
     )
     if end > plan.val_at_start:
         return 0

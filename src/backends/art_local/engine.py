@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from art.adapter_kit.inference import GenerateRequest, TokenEvent
     from art_local.generation import Row
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # Padded prompt tokens computed in one go: bounds the memory of a join, and the wait of the running rows.
 PREFILL_TOKENS = 8192
@@ -267,8 +267,8 @@ class LocalEngine:
         try:
             yield
         # Whatever a model raises must reach the callers, who would wait for ever.
-        except Exception as error:  # noqa: BLE001 - see above
-            _log.exception("a step of the inference engine failed")
+        except Exception as error:
+            logger.exception("a step of the inference engine failed")
             group = self._groups.pop(adapter, None)
             for row in [*rows, *(group.rows if group is not None else [])]:
                 if not row.generation.cancelled:

@@ -105,7 +105,7 @@ def policy_loss(
         advantages_N: Advantages.
         entropies_N: Entropies, for the statistics only.
         options: Clip bounds and kind of the objective.
-        denominator: Trained tokens of the whole batch.
+        denominator: Action tokens of the whole train call.
 
     Returns:
         A scalar, exactly zero where N is 0, and the statistics.

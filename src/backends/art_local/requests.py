@@ -1,7 +1,8 @@
 """Request directories: how a train call reaches the worker process.
 
 The only reader and writer of `request.json` (what to do) and `batch.safetensors` (flat tensors over all
-sequences, one after the other). Free of torch, for the parent's sake.
+sequences, one after the other). Free of torch, for the parent's sake; numpy and safetensors are imported when
+a batch is written or read, so that the backend can be imported where the extra is missing and say so.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from safetensors.numpy import load_file, save_file
-
 from art.adapter_kit.sequences import TrainingSequence
 from art_local.config import TrainOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy as np
 
 _REQUEST_FILE = "request.json"
 _BATCH_FILE = "batch.safetensors"
@@ -35,6 +35,7 @@ class TrainRequest:
         to_checkpoint: Directory to commit it to.
         work_dir: Directory for unfinished work, on the same file system.
         learning_rate: Step size, final.
+        num_action_tokens: Generated tokens of the whole call, which the loss is divided by.
         options: Options of the loss.
     """
 
@@ -44,6 +45,7 @@ class TrainRequest:
     to_checkpoint: Path
     work_dir: Path
     learning_rate: float
+    num_action_tokens: int
     options: TrainOptions
 
 
@@ -59,11 +61,15 @@ def write_request(
     }
     message["options"] = asdict(request.options)
     (request_dir / _REQUEST_FILE).write_text(json.dumps(message), encoding="utf-8")
+    from safetensors.numpy import save_file
+
     save_file(_flatten(sequences), request_dir / _BATCH_FILE)
 
 
 def read_request(request_dir: Path) -> tuple[TrainRequest, list[TrainingSequence]]:
     """Read a request directory back."""
+    from safetensors.numpy import load_file
+
     message = json.loads((request_dir / _REQUEST_FILE).read_text(encoding="utf-8"))
     request = TrainRequest(
         from_checkpoint=Path(message["from_checkpoint"]),
@@ -72,6 +78,7 @@ def read_request(request_dir: Path) -> tuple[TrainRequest, list[TrainingSequence
         to_checkpoint=Path(message["to_checkpoint"]),
         work_dir=Path(message["work_dir"]),
         learning_rate=message["learning_rate"],
+        num_action_tokens=message["num_action_tokens"],
         options=TrainOptions(**message["options"]),
     )
     return request, _split(load_file(request_dir / _BATCH_FILE))
@@ -82,6 +89,8 @@ def _plain(value: Any) -> Any:
 
 
 def _flatten(sequences: Sequence[TrainingSequence]) -> dict[str, np.ndarray[Any, Any]]:
+    import numpy as np
+
     def flat(name: str, dtype: type) -> np.ndarray[Any, Any]:
         return np.array([x for s in sequences for x in getattr(s, name)], dtype=dtype)
 
@@ -96,6 +105,8 @@ def _flatten(sequences: Sequence[TrainingSequence]) -> dict[str, np.ndarray[Any,
 
 
 def _split(tensors: dict[str, np.ndarray[Any, Any]]) -> list[TrainingSequence]:
+    import numpy as np
+
     ends = np.cumsum(tensors["sequence_lengths"])[:-1]
 
     def split(name: str) -> list[list[Any]]:

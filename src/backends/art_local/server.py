@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from art_local.child import Channel
     from art_local.engine import LocalEngine
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # Seconds for answers that are written already to leave, once nothing is in flight any more.
 CLOSE_S = 2
@@ -94,8 +94,8 @@ def main() -> int:
     except ConfigurationError as error:
         channel.send({"event": "error", "message": str(error)})
         return 1
-    except Exception as error:  # noqa: BLE001 - the parent waits for an event: it must hear of any end
-        _log.exception("the inference server failed")
+    except Exception as error:  # the parent waits for an event: it must hear of any end
+        logger.exception("the inference server failed")
         message = f"the inference server failed: {type(error).__name__}: {error}"
         channel.send({"event": "error", "message": message})
         return 1

@@ -3,11 +3,13 @@
 
 The algorithm, for a batch of token sequences with an advantage each (GRPO-style, see `art.adapter_kit`):
 
-1. Cut the batch into micro-batches, and count the trained tokens of all of them together.
+1. Cut the batch into micro-batches.
 2. For each micro-batch: run the model, take the logits only where the next token is trained, divide them by the
    sampling temperature, and get the log probability of the token that was sampled.
-3. The loss is a clipped policy gradient (see `loss.py`), summed and divided by the trained tokens of the *whole*
-   batch. Gradients of the micro-batches add up to the gradient of the batch, however it was cut.
+3. The loss is a clipped policy gradient (see `loss.py`), summed and divided by the action tokens of the *whole*
+   train call: every generated token counts, also those of groups without a signal. So gradients of the
+   micro-batches add up to the gradient of the batch, however it was cut; and when few groups still have
+   a signal, the step is small, instead of as large as if they were all there is.
 4. Clip the gradient's norm and take one AdamW step, all in single precision.
 
 Where nothing is to be learned (no trained token, or all advantages zero) the step is left out, since AdamW's
@@ -43,6 +45,7 @@ def train_step(
     options: TrainOptions,
     *,
     learning_rate: float,
+    num_action_tokens: int,
     settings: WorkerSettings,
     check_cancelled: Callable[[], None],
 ) -> dict[str, float]:
@@ -53,6 +56,7 @@ def train_step(
         sequences: The batch.
         options: Options of the loss.
         learning_rate: Step size, applied as given.
+        num_action_tokens: Generated tokens of the whole train call; the loss is divided by it.
         settings: Sizes of micro-batches, and the gradient's maximal norm.
         check_cancelled: Called between micro-batches; raises to abandon the step. The policy's weights are then
             unchanged, but its gradients are not.
@@ -63,7 +67,7 @@ def train_step(
     max_targets = max(1, settings.logit_bytes // (4 * policy.vocabulary_size))
     batches = micro_batches(sequences, settings.micro_batch_tokens, max_targets)
     policy.optimizer.zero_grad(set_to_none=True)
-    statistics = accumulate_gradients(policy, batches, options, check_cancelled)
+    statistics = accumulate_gradients(policy, batches, options, num_action_tokens, check_cancelled)
 
     metrics = statistics.metrics()
     metrics["num_gradient_steps"] = 1.0
@@ -88,11 +92,11 @@ def accumulate_gradients(
     policy: Policy,
     batches: Sequence[MicroBatch],
     options: TrainOptions,
+    num_action_tokens: int,
     check_cancelled: Callable[[], None],
 ) -> LossStatistics:
     """Add the gradient of the whole batch's loss to the policy's gradients, one micro-batch at a time."""
     statistics = LossStatistics()
-    num_trained_tokens = sum(len(batch.targets_N) for batch in batches)
     for cpu_batch in batches:
         check_cancelled()
         batch = cpu_batch.to(policy.device)
@@ -104,7 +108,7 @@ def accumulate_gradients(
             batch.advantages_N,
             entropies_N,
             options,
-            denominator=num_trained_tokens,
+            denominator=num_action_tokens,
         )
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it without annotations
         statistics.add(batch_statistics)

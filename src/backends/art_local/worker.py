@@ -116,6 +116,7 @@ class Worker:
             sequences,
             request.options,
             learning_rate=request.learning_rate,
+            num_action_tokens=request.num_action_tokens,
             settings=self._settings,
             check_cancelled=self._check_cancelled,
         )

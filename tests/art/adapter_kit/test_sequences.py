@@ -14,6 +14,7 @@ from openai.types.chat.chat_completion import Choice
 from art.adapter_kit.sequences import (
     TrainingSequence,
     build_sequences,
+    num_action_tokens,
     token_counts,
     trajectory_sequences,
 )
@@ -106,7 +107,7 @@ def rollouts(draw: st.DrawFn, max_branches: int = 3) -> Rollout:
 
 
 @given(rollouts())
-def test_i1_every_sampled_token_is_trained_exactly_once(rollout: Rollout) -> None:
+def test_every_sampled_token_is_trained_exactly_once(rollout: Rollout) -> None:
     """Ids and logprobs of trained tokens are the server's, each once, over all sequences of a rollout."""
     got = [
         (logprob, token)
@@ -118,7 +119,7 @@ def test_i1_every_sampled_token_is_trained_exactly_once(rollout: Rollout) -> Non
 
 
 @given(rollouts(max_branches=0))
-def test_i1_the_order_of_sampling_is_kept(rollout: Rollout) -> None:
+def test_the_order_of_sampling_is_kept(rollout: Rollout) -> None:
     """Within a history trained tokens come in the order in which they were sampled."""
     got = [
         p
@@ -130,7 +131,7 @@ def test_i1_the_order_of_sampling_is_kept(rollout: Rollout) -> None:
 
 
 @given(rollouts())
-def test_i2_nothing_but_sampled_tokens_is_trained(rollout: Rollout) -> None:
+def test_nothing_but_sampled_tokens_is_trained(rollout: Rollout) -> None:
     """Prompt, tool and user tokens carry no logprob and are no target, nor is the first position."""
     for s in trajectory_sequences(rollout.trajectory(), 1.0):
         assert len(s.token_ids) == len(s.trained) == len(s.logprobs) == len(s.temperatures)
@@ -140,7 +141,7 @@ def test_i2_nothing_but_sampled_tokens_is_trained(rollout: Rollout) -> None:
 
 
 @given(rollouts())
-def test_i3_each_trained_token_stands_behind_the_context_it_was_sampled_from(
+def test_each_trained_token_stands_behind_the_context_it_was_sampled_from(
     rollout: Rollout,
 ) -> None:
     """A sequence cut at a trained token is exactly what the server saw."""
@@ -151,7 +152,7 @@ def test_i3_each_trained_token_stands_behind_the_context_it_was_sampled_from(
 
 
 @given(rollouts(max_branches=0))
-def test_i4_a_new_sequence_begins_at_a_prefix_break_only(rollout: Rollout) -> None:
+def test_a_new_sequence_begins_at_a_prefix_break_only(rollout: Rollout) -> None:
     """One history gives one sequence more than it has breaks."""
     assert len(trajectory_sequences(rollout.trajectory(), 1.0)) == 1 + rollout.breaks
 
@@ -294,3 +295,18 @@ def test_groups_are_not_changed() -> None:
     for sequence in build_sequences(groups):
         sequence.token_ids.clear()
     assert groups == before
+
+
+def test_the_denominator_counts_every_generated_token_once() -> None:
+    """Tokens of a group without a signal, masked tokens and shared turns count, each one time."""
+    first = choice([1], [2, 3])
+    shared = trajectory(
+        first, choice([1, 2, 3, 9], [4]), branches=[[first, choice([1, 2, 3, 8], [5])]]
+    )
+    masked = trajectory(choice([1], [2, 3, 4], [-0.5, math.nan, -9999.0]))
+    no_signal = TrajectoryGroup([trajectory(choice([1], [7])) for _ in range(2)])
+
+    groups = [TrajectoryGroup([shared, masked]), no_signal]
+
+    assert num_action_tokens(groups) == (2 + 1 + 1) + 3 + 2
+    assert build_sequences([no_signal]) == []

@@ -330,3 +330,13 @@ def test_any_clean_metrics_come_back_bit_for_bit(
     History(path).append(cleaned, step=1)
     strict_rows(path)
     assert History(path).rows()[0].metrics == cleaned
+
+
+def test_a_split_with_a_slash_has_its_own_weights() -> None:
+    """The weight is that of the row's own split, however many slashes split and metric have."""
+    rows = [
+        row(1, {"val/hard/reward": 1.0, "val/hard/a/b": 1.0, "val/hard/num_trajectories": 9.0}),
+        row(1, {"val/hard/reward": 0.0, "val/hard/a/b": 0.0, "val/hard/num_trajectories": 1.0}),
+    ]
+    assert means(rows, "val/hard/reward") == {1: 0.9}
+    assert means(rows, "val/hard/a/b") == {1: 0.9}

@@ -79,3 +79,8 @@ def test_c160_the_step_of_an_upstream_directory_is_found_from_any_training_metri
     """A row that holds only one of the names that upstream's train calls log is enough."""
     for name in ["policy_loss", "entropy", "learning_rate", "num_groups_trainable", "kl_div"]:
         assert step_without_ledger([HistoryRow(7, None, None, {f"train/{name}": 0.0}, 0)]) == 7
+
+
+def test_a_step_below_zero_is_not_taken_from_a_history() -> None:
+    """A baseline that was logged at -1 does not make the next train step 0."""
+    assert step_without_ledger([HistoryRow(-1, None, None, {"train/loss": 0.0}, 0)]) == 0

@@ -47,7 +47,7 @@ def assert_survives(*given_items: Any) -> list[dict[str, Any]]:
     return structs
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(items)
 def test_any_history_survives_and_encodes_the_same_again(history: MessagesAndChoices) -> None:
     """Decoding gives back the items, and encoding them again the same structs."""

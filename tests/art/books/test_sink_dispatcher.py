@@ -255,3 +255,36 @@ dispatcher.log({}, 3)
         "sink's own exit handler",
     ]
     assert result.stderr == ""
+
+
+def test_a_hanging_sink_does_not_hold_up_another(context: SinkContext, sink: RecordingSink) -> None:
+    """Each sink is served from a thread of its own, and a close waits for those that can end."""
+    hanging = RecordingSink()
+    hanging.gate.clear()
+    dispatcher = SinkDispatcher([hanging, sink], context)
+    dispatcher.log({}, 1)
+    assert not dispatcher.close(0.5)
+    assert sink.calls == ["open m", (1, {}), "close"]
+    hanging.gate.set()
+    assert dispatcher.close(TIMEOUT_S)
+    assert hanging.steps == [1]
+
+
+def test_a_sink_that_ends_the_program_ends_nothing(
+    context: SinkContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SystemExit out of a sink is a failure like any other: told, and survived."""
+
+    class Exiting(RecordingSink):
+        def log(self, metrics: Mapping[str, float], step: int) -> None:
+            super().log(metrics, step)
+            if step == 1:
+                raise SystemExit("quota used up")
+
+    sink = Exiting()
+    dispatcher = SinkDispatcher([sink], context, retry_after_s=0.0)
+    dispatcher.log({}, 1)
+    dispatcher.log({}, 2)
+    assert dispatcher.close(TIMEOUT_S)
+    assert sink.steps == [1, 2]
+    assert ["quota used up" in record.message for record in caplog.records] == [True]

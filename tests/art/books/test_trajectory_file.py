@@ -61,7 +61,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "trajectories" / "train" / "0001.parquet"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(group_lists)
 def test_any_groups_survive_and_give_the_same_bytes_again(
     groups: list[art.TrajectoryGroup],

@@ -71,14 +71,14 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name.startswith("art.")]
 
 
-def test_offline_run_holds_every_row_on_the_training_step_axis(
+def test_c089_offline_run_holds_every_row_on_the_training_step_axis(
     wandb_home: Path,
     context: SinkContext,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """C083, C087, C089, C095: one run per directory, older steps kept, reopened after a foreign finish, quiet."""
+    """One run per directory, older steps kept, reopened after a foreign finish, quiet."""
     monkeypatch.setenv("WANDB_MODE", "offline")
     import wandb
 

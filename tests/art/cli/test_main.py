@@ -30,12 +30,15 @@ def refuse(argv):
 
 def interrupt(argv):
     raise KeyboardInterrupt
+
+def fail(argv):
+    return 1 // 0
 '''
 
 
 @pytest.fixture(autouse=True)
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder on the path, with a distribution of four commands, one of which cannot be loaded."""
+    """A folder on the path, with a distribution of five commands, one of which cannot be loaded."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "toy_commands", raising=False)
     install(
@@ -46,6 +49,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "greet": "toy_commands:greet",
             "refuse": "toy_commands:refuse",
             "interrupt": "toy_commands:interrupt",
+            "fail": "toy_commands:fail",
             "broken": "toy_broken:command",
         },
         toy_commands=COMMANDS,
@@ -118,10 +122,18 @@ def test_an_interrupt_is_an_exit_status(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["interrupt"]) == 130
 
 
+def test_a_command_that_cannot_be_imported_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A missing extra is no bug, so it comes without a traceback."""
+    assert main(["broken"]) == 1
+    assert capsys.readouterr().err.startswith("art broken: cannot be loaded: No module named")
+
+
 def test_any_other_error_keeps_its_traceback() -> None:
     """A bug is shown as a bug."""
-    with pytest.raises(ModuleNotFoundError):
-        main(["broken"])
+    with pytest.raises(ZeroDivisionError):
+        main(["fail"])
 
 
 def test_the_module_is_the_command() -> None:
