@@ -181,7 +181,7 @@ class SupportsSFT(Protocol):
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a backend can do, resolved once: each field is the backend itself, or None.
+    """What a backend can do, resolved once when it is set: each field is the backend itself, or None.
 
     Callers use `capabilities.step` and so on; nothing else in the frontend probes a backend.
     """

@@ -12,7 +12,7 @@ from art.gather_context import (
     record_metrics,
     set_gather_context,
 )
-from art.tasks import discard, run_together
+from art.tasks import check_awaitable, discard, run_together
 from art.trajectories import PendingTrajectoryGroup, Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ async def gather_trajectory_groups(
     """
     warn_of_unused(pbar_total_completion_tokens)
     pending = list(groups)
+    check_awaitable(pending, "groups", "a TrajectoryGroup")
     context = GatherContext(
         max_exceptions=max_exceptions, max_metrics=max_metrics, waits_for_all=True
     )
@@ -155,6 +156,7 @@ async def gather_trajectories(
     """
     warn_of_unused(pbar_total_completion_tokens)
     pending = list(trajectories)
+    check_awaitable(pending, "trajectories", "a Trajectory")
     context = GatherContext(max_exceptions=max_exceptions, waits_for_all=True)
 
     def take(result: object) -> Trajectory | list[Trajectory]:

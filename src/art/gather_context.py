@@ -8,6 +8,7 @@ import contextvars
 import logging
 import math
 import numbers
+import traceback
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -44,6 +45,7 @@ class GatherContext:
         num_failed: How many of them failed so far.
         first_failure: The first of their exceptions.
         waits_for_all: Groups do not raise by themselves; whoever made the context raises at its end.
+        places_told: Where failures came from whose traceback was logged already.
     """
 
     pbar: tqdm | None = None
@@ -56,6 +58,7 @@ class GatherContext:
     num_failed: int = 0
     first_failure: BaseException | None = None
     waits_for_all: bool = False
+    places_told: set[tuple[type, str, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         if not self.max_exceptions >= 0:  # catches NaN as well
@@ -130,8 +133,14 @@ class GatherContext:
         self.num_failed += 1
         if self.first_failure is None:
             self.first_failure = error
-        # At once: a bug in the rollout must be seen now, not when the slowest sibling has ended.
-        logger.warning("rollout failed (%d so far)", self.num_failed, exc_info=error)
+        # At once: a bug in the rollout must be seen now, not when the slowest sibling has ended. But once: the
+        # same bug in every rollout would bury everything else.
+        place = _place_of(error)
+        if place not in self.places_told:
+            self.places_told.add(place)
+            logger.warning("rollout failed (%d so far)", self.num_failed, exc_info=error)
+        else:
+            logger.debug("rollout failed as before (%d so far)", self.num_failed, exc_info=error)
         self.update_pbar(0)
         return error
 
@@ -181,6 +190,15 @@ class GatherContext:
         for name, value in other.metric_sums.items():
             self.metric_sums[name] += value
         self.metric_divisors.update(other.metric_divisors)
+
+
+def _place_of(error: BaseException) -> tuple[type, str, int]:
+    frames = traceback.extract_tb(error.__traceback__)
+    return (
+        type(error),
+        frames[-1].filename if frames else "",
+        frames[-1].lineno or 0 if frames else 0,
+    )
 
 
 def record_metrics(context: GatherContext, trajectory: Trajectory) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from art.errors import InvalidTrajectoriesError
@@ -22,7 +22,7 @@ def as_groups(items: TrajectoryGroup | Trajectory | Iterable[Any]) -> list[Traje
     """
     if isinstance(items, (Trajectory, TrajectoryGroup)):
         items = [items]
-    elif not isinstance(items, Iterable):
+    elif isinstance(items, (str, Mapping)) or not isinstance(items, Iterable):
         raise InvalidTrajectoriesError(_unexpected("what was passed", items))
     given = list(items)
     groups = [item for item in given if isinstance(item, TrajectoryGroup)]
@@ -59,6 +59,8 @@ def _unexpected(where: str, item: object) -> str:
     what = f"{where} is a {type(item).__name__}"
     if inspect.isawaitable(item):
         return f"{what}, which was not awaited; pass `await art.gather_trajectory_groups(...)`"
+    if isinstance(item, Mapping):
+        return f"{what}; numbers of your own go to `model.log(metrics={{...}})`"
     return f"{what}; expected a TrajectoryGroup, or trajectories and exceptions"
 
 

@@ -7,7 +7,6 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
 from art import checkpoints, endpoints, training
-from art.backend import Capabilities, check_backend
 from art.background import run_blocking
 from art.books.paths import model_dir
 from art.books.plain_json import jsonable
@@ -100,7 +99,6 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
             StepMismatchError: See `on_step_mismatch`.
             ConfigurationError: `config` cannot be stored as JSON.
         """
-        check_backend(backend)
         before = self._backend, self._registered
         try:
             await self._connect(backend, _openai_client_config, on_step_mismatch)
@@ -114,19 +112,12 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         server_config: dev.OpenAIServerConfig | None,
         on_step_mismatch: Literal["warn", "error"],
     ) -> None:
-        capabilities = Capabilities.of(backend)
-        if capabilities.default_base_path is not None and "base_path" not in self.model_fields_set:
-            default = capabilities.default_base_path._default_base_path()
-            if default is not None:
-                self.base_path = str(default)
-                self.model_fields_set.discard("base_path")  # the next backend's path may replace it
         await super().register(backend)
         await settle_at_register(self, on_step_mismatch)
         await run_blocking(self._books().write_model_file, self._description())
-        if capabilities.inference is not None:
-            base_url, api_key = await capabilities.inference._prepare_backend_for_training(
-                self, server_config
-            )
+        inference = self._capabilities.inference
+        if inference is not None:
+            base_url, api_key = await inference._prepare_backend_for_training(self, server_config)
             self.inference_base_url = base_url
             self.inference_api_key = api_key
             self._fill_in_inference_name()

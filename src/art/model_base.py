@@ -75,10 +75,9 @@ class Model(pydantic.BaseModel, Generic[ConfigT, StateT]):
     report_metrics: list[Any] | None = None
 
     _backend: Any = None
+    _capabilities: Capabilities = Capabilities()
     _registered: bool = False
-    _settled: tuple[Path, int] | None = (
-        None  # a model directory, and the step that was settled for it
-    )
+    _settled: tuple[Path, int] | None = None  # a model directory, and its settled step
     _filled_in_name: str | None = None
     _open_books: Any = None
     _clients: Any = None
@@ -125,9 +124,10 @@ class Model(pydantic.BaseModel, Generic[ConfigT, StateT]):
         super().__setattr__(name, value)
         if name == "report_metrics":
             self._open_books = None
+        elif name == "_backend":
+            self._capabilities = Capabilities.of(value)
 
-    # A copy opens books and clients of its own, since these hold threads and sockets. A backend and a sink are
-    # the same for both.
+    # A copy opens books and clients of its own, since these hold threads and sockets. Backend and sinks are shared.
 
     def __copy__(self) -> Model[ConfigT, StateT]:
         copied = super().__copy__()
@@ -161,6 +161,11 @@ class Model(pydantic.BaseModel, Generic[ConfigT, StateT]):
         check_backend(backend)
         self._check_config()
         capabilities = Capabilities.of(backend)
+        if capabilities.default_base_path is not None and "base_path" not in self.model_fields_set:
+            default = capabilities.default_base_path._default_base_path()
+            if default is not None:
+                self.base_path = str(default)
+                self.model_fields_set.discard("base_path")  # the next backend's path may replace it
         if capabilities.register is not None:
             await capabilities.register.register(self)
         self._backend = backend
@@ -187,10 +192,6 @@ class Model(pydantic.BaseModel, Generic[ConfigT, StateT]):
             )
         return cast("Backend", self._backend)
 
-    @property
-    def _capabilities(self) -> Capabilities:
-        return Capabilities.of(self._backend)
-
     def openai_client(self) -> AsyncOpenAI:
         """Return an OpenAI client of the model's endpoint that belongs to the running event loop.
 
@@ -198,15 +199,12 @@ class Model(pydantic.BaseModel, Generic[ConfigT, StateT]):
             NotRegisteredError: The endpoint is not known yet.
         """
         if self.inference_base_url is None or self.inference_api_key is None:
-            raise NotRegisteredError(
-                f"model {self.name!r} has no inference endpoint yet; "
-                + (
-                    "call `await model.register(backend)` first; a backend that serves no inference needs "
-                    "`inference_base_url` and `inference_api_key` set on the model"
-                    if self.trainable
-                    else "give it `inference_base_url` and `inference_api_key`"
-                )
-            )
+            what_to_do = "set `inference_base_url` and `inference_api_key` on the model"
+            if self._backend is not None:
+                what_to_do = f"{type(self._backend).__name__} serves no inference: {what_to_do}"
+            elif self.trainable:
+                what_to_do = "call `await model.register(backend)` first"
+            raise NotRegisteredError(f"model {self.name!r} has no inference endpoint; {what_to_do}")
         if self._clients is None:
             self._clients = ClientCache()
         clients: ClientCache = self._clients

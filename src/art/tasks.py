@@ -6,8 +6,10 @@ import asyncio
 import inspect
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from art.errors import InvalidTrajectoriesError
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Coroutine, Iterable
+    from collections.abc import Collection, Coroutine, Iterable, Sequence
 
 T = TypeVar("T")
 
@@ -46,6 +48,27 @@ def was_cancelled() -> bool:
     """Tell whether someone asked the current task to end, as opposed to code that raised CancelledError."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def check_awaitable(items: Sequence[object], what: str, of_what: str) -> None:
+    """Check that all items can be awaited, before any of them is started.
+
+    Args:
+        items: The items.
+        what: Names the parameter in the message.
+        of_what: Names what each of them should give.
+
+    Raises:
+        InvalidTrajectoriesError: One cannot be awaited; the others are given up.
+    """
+    for i, item in enumerate(items):
+        if not inspect.isawaitable(item):
+            for other in items:
+                discard(other)
+            raise InvalidTrajectoriesError(
+                f"{what}[{i}] is a {type(item).__name__}; expected an awaitable of {of_what}, "
+                "such as a call of an async function"
+            )
 
 
 def discard(awaitable: object) -> None:

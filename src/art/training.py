@@ -165,6 +165,10 @@ async def model_train(
     verbose: bool,
 ) -> TrainResult:
     """Train one step and keep all rows: the spelling `await model.train(groups, config)`."""
+    if not isinstance(config, TrainConfig):
+        raise ConfigurationError(
+            f"config is a {type(config).__name__}; pass art.TrainConfig(learning_rate=...)"
+        )
     groups = training_groups(trajectory_groups)
     return await _Run(model, config, dev_config, verbose=verbose, keep_rows=True).train(groups)
 

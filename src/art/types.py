@@ -37,6 +37,9 @@ class TrainConfig(pydantic.BaseModel):
         target_step: The checkpoint that the call makes, set by the frontend; users leave it at None.
     """
 
+    # A misspelt setting would cost a whole run.
+    model_config = pydantic.ConfigDict(extra="forbid")
+
     learning_rate: pydantic.FiniteFloat = 5e-6
     beta: pydantic.FiniteFloat = 0.0
     kl_penalty_coef: pydantic.FiniteFloat = 0.0
@@ -50,6 +53,8 @@ class TrainSFTConfig(pydantic.BaseModel):
         learning_rate: One value, or one per batch.
         batch_size: Trajectories per gradient step, or "auto".
     """
+
+    model_config = pydantic.ConfigDict(extra="forbid")
 
     learning_rate: float | list[float] = 5e-5
     batch_size: int | Literal["auto"] = "auto"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import art
-from art.errors import ConfigurationError
+from art.errors import ConfigurationError, InvalidTrajectoriesError
 from art.gather import (
     GatherContext,
     get_gather_context,
@@ -505,3 +505,39 @@ async def test_a_pending_group_that_is_given_up_warns_of_nothing() -> None:
     """`close` ends the life of rollouts that were never started."""
     group: Any = art.TrajectoryGroup([succeed(1), succeed(2)])
     group.close()
+
+
+async def test_the_same_bug_in_many_rollouts_is_shown_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One traceback for each place that fails, however many rollouts fail there."""
+
+    async def broken(i: int) -> art.Trajectory:
+        if i == 7:
+            raise KeyError(i)
+        raise ValueError(i)
+
+    with caplog.at_level(logging.WARNING, "art"):
+        outcomes = await art.gather_trajectories((broken(i) for i in range(20)), max_exceptions=20)
+
+    assert len(outcomes) == 20
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [
+        ValueError,
+        KeyError,
+    ]
+
+
+@pytest.mark.parametrize("gather", [art.gather_trajectories, art.gather_trajectory_groups])
+async def test_what_cannot_be_awaited_is_named_before_anything_runs(gather: Any) -> None:
+    """A finished value among the rollouts is told by its place, and no rollout starts."""
+    started = False
+
+    async def rollout() -> art.Trajectory:
+        nonlocal started
+        started = True
+        return art.Trajectory(reward=1.0)
+
+    with pytest.raises(InvalidTrajectoriesError, match=r"\[1\] is a float"):
+        await gather([rollout(), 1.0])
+
+    assert not started

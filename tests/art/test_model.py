@@ -538,3 +538,31 @@ async def test_nan_rewards_do_not_reach_the_history(
     await agent.log([group(math.nan, 1.0)])
 
     assert history_rows(agent)[0]["val/num_nonfinite"] == 1
+
+
+async def test_numbers_in_the_place_of_rollouts_are_pointed_to_metrics(tmp_path: Path) -> None:
+    """The natural first guess `log({...})` says where numbers go."""
+    with pytest.raises(InvalidTrajectoriesError, match=r"metrics="):
+        await model(tmp_path).log({"accuracy": 0.5})  # type: ignore[arg-type]
+
+
+async def test_a_backend_without_inference_is_named_when_a_client_is_asked(tmp_path: Path) -> None:
+    """A registered model is not told to register."""
+    agent = model(tmp_path)
+    await agent.register(InMemoryBackend())
+
+    with pytest.raises(NotRegisteredError, match="InMemoryBackend serves no inference"):
+        agent.openai_client()
+
+
+async def test_the_backends_path_holds_for_a_plain_model_too(tmp_path: Path) -> None:
+    """A comparison model logs beside the trained one."""
+
+    class WithPath(InMemoryBackend):
+        def _default_base_path(self) -> str | None:
+            return str(tmp_path)
+
+    plain = art.Model(name="m", project="p", report_metrics=[])
+    await plain.register(WithPath())
+
+    assert plain.base_path == str(tmp_path)

@@ -389,3 +389,17 @@ def test_parameter_names_of_both_spellings_are_pinned() -> None:
         "trajectory_groups",
         "options",
     ]
+
+
+async def test_a_config_that_is_no_config_is_refused_before_anything_is_written(
+    tmp_path: Path, history_rows: HistoryRows
+) -> None:
+    """A dict in the place of TrainConfig, or a misspelt setting, costs nothing but the call."""
+    agent, _ = await registered(tmp_path)
+
+    with pytest.raises(ConfigurationError, match="config is a dict"):
+        await agent.train([group(0.0, 1.0)], {"learning_rate": 1.0})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="lr"):
+        art.TrainConfig(lr=1.0)  # type: ignore[call-arg]
+
+    assert history_rows(agent) == []
