@@ -15,6 +15,7 @@ import pytest
 
 import art
 from art.errors import (
+    CheckpointDeletionError,
     ConfigurationError,
     InferenceError,
     InvalidTrajectoriesError,
@@ -22,11 +23,14 @@ from art.errors import (
     UntrainableTrajectoryError,
 )
 from art_local import LocalBackend
+from art_local.checkpoint_files import copy_step, step_dir
 from tests.art_local.processes import children_of, wait_until_gone
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
+
+    from art_local.managed_child import ManagedChild
 
 pytestmark = pytest.mark.local
 
@@ -78,6 +82,11 @@ async def logprob_of(model: art.Model[Any, Any], name: str) -> float:
     return logprobs.content[0].logprob
 
 
+def pid_of(child: ManagedChild) -> int:
+    assert child.process is not None
+    return child.process.pid
+
+
 @pytest.fixture(scope="module")
 def shared(
     tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path
@@ -101,15 +110,14 @@ async def served(shared: Served) -> AsyncIterator[Served]:
     await shared[0].close()
 
 
-async def test_register_makes_and_serves_step_0(served: Served) -> None:
-    """After register checkpoint 0 is there, and a rollout through the plain client carries all it needs."""
+async def test_a_rollout_carries_what_training_needs(served: Served) -> None:
+    """A choice that comes through the plain client has its tokens, their logprobs, step and temperature."""
     model, _ = served
-    assert (art.checkpoints_dir(model) / "0000" / "adapter_model.safetensors").exists()
 
-    trajectory = await rollout(model, 1.0, name="agent@0")
+    trajectory = await rollout(model, 1.0)
     choice: Any = trajectory.messages_and_choices[-1]
 
-    assert choice.checkpoint_step == 0
+    assert choice.checkpoint_step == await model.get_step()
     assert len(choice.token_ids) == len(choice.logprobs.content)
     assert len(choice.prompt_token_ids) > 0
     assert choice.temperature == 1.0
@@ -249,15 +257,83 @@ async def test_a_cancelled_train_leaves_no_checkpoint(served: Served) -> None:
     assert not list(request_dirs.iterdir())
 
 
+async def test_a_cancelled_creation_does_not_disturb_the_next_train(served: Served) -> None:
+    """What the worker says about an abandoned command is not taken for the answer to the next one."""
+    model, backend = served
+    await model.train(await sampled_groups(model))  # the worker is up
+    work_dir = art.checkpoints_dir(model) / ".art_local"
+    creation = backend._services["tests", "agent"].worker.create_step_0(work_dir)
+    task = asyncio.create_task(creation)
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)  # a fast worker may have answered already
+
+    step = await model.get_step()
+    assert (await model.train(await sampled_groups(model))).step == step + 1
+
+
+async def test_steps_that_were_never_published_are_served_after_register(served: Served) -> None:
+    """A train that was cancelled after its commit leaves a checkpoint that the server was not told of."""
+    model, backend = served
+    checkpoints, step = art.checkpoints_dir(model), await model.get_step()
+    for new in (step + 1, step + 2):
+        copy_step(
+            step_dir(checkpoints, step), step_dir(checkpoints, new), checkpoints / ".art_local"
+        )
+
+    await model.register(backend)
+
+    assert model.get_inference_name() == f"agent@{step + 2}"
+    expected = {f"agent@{step + 1}": step + 1, f"agent@{step + 2}": step + 2, "agent": step + 2}
+    for name, meant in expected.items():
+        choice: Any = (await rollout(model, 1.0, name=name)).messages_and_choices[-1]
+        assert choice.checkpoint_step == meant
+
+
+async def test_a_step_that_is_made_anew_is_served_anew(served: Served) -> None:
+    """A target step that exists already is replaced, on disk and at the endpoint (clause T8)."""
+    model, backend = served
+    await model.train(await sampled_groups(model))
+    groups, step = await sampled_groups(model), await model.get_step()
+    old = await logprob_of(model, f"agent@{step}")
+    config = art.TrainConfig(learning_rate=LEARNING_RATE, target_step=step)
+
+    events = [event async for event in backend._train_model(model, groups, config, {})]
+
+    assert len(events) == 1
+    assert await backend._get_step(model) == step
+    assert abs(await logprob_of(model, f"agent@{step}") - old) > 1e-4
+
+
+async def test_a_step_that_is_still_served_is_not_deleted(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the server refuses to let go of a step its files stay; the others go, and the error tells."""
+    model, backend = served
+    for _ in range(2):
+        await model.train(await sampled_groups(model))
+    stuck, *_, latest = await backend._list_checkpoint_steps(model)
+    server = backend._services["tests", "agent"].server
+    withdraw = server.withdraw
+
+    async def refusing(step: int) -> None:
+        if step == stuck:
+            raise InferenceError(f"step {step} is busy")
+        await withdraw(step)
+
+    monkeypatch.setattr(server, "withdraw", refusing)
+    with pytest.raises(CheckpointDeletionError, match=f"step {stuck} is busy"):
+        await backend._delete_checkpoint_files(model, [latest])
+    assert await backend._list_checkpoint_steps(model) == [stuck, latest]
+
+
 async def test_a_killed_worker_is_an_error_and_comes_back(served: Served) -> None:
     """The train call fails with the worker's exit, leaves no step, and the next one starts a new worker."""
     model, backend = served
     step = await model.get_step()
     await model.train(await sampled_groups(model))  # the worker is up
     worker = backend._services["tests", "agent"].worker
-    assert worker._process is not None
-    os.kill(worker._process.pid, signal.SIGKILL)
-    os.kill(worker._process.pid, 0)
+    os.kill(pid_of(worker.child), signal.SIGKILL)
 
     groups = await sampled_groups(model)
     task = asyncio.create_task(model.train(groups))
@@ -276,8 +352,7 @@ async def test_a_dead_server_fails_the_gather_fast_and_comes_back(served: Served
     model, backend = served
     base_url = model.inference_base_url
     server = backend._services["tests", "agent"].server
-    assert server._process is not None
-    os.kill(server._process.pid, signal.SIGKILL)
+    os.kill(pid_of(server.child), signal.SIGKILL)
 
     with pytest.raises(InferenceError, match=r"(?s)model 'agent' is gone.*signal 9.*log"):
         await sampled_groups(model)
@@ -292,8 +367,7 @@ async def test_a_train_brings_a_dead_server_back(served: Served) -> None:
     model, backend = served
     groups = await sampled_groups(model)
     server = backend._services["tests", "agent"].server
-    assert server._process is not None
-    os.kill(server._process.pid, signal.SIGKILL)
+    os.kill(pid_of(server.child), signal.SIGKILL)
 
     await model.train(groups)
 
@@ -370,13 +444,23 @@ def test_nothing_is_left_running(tmp_path: Path, tiny_model_dir: Path, ending: s
 async def test_a_new_process_continues_at_the_right_step(
     tmp_path: Path, tiny_model_dir: Path
 ) -> None:
-    """A second backend on the same directory goes on where the first one stopped."""
+    """A second backend on the same directory goes on where the first one was closed, in the midst of a train."""
+    others = children_of(os.getpid())
     model = make_model(tmp_path, tiny_model_dir)
     async with LocalBackend() as backend:
         await model.register(backend)
-        await model.train(await sampled_groups(model), art.TrainConfig(learning_rate=LEARNING_RATE))
+        assert await backend._list_checkpoint_steps(model) == [0]
+        assert await logprob_of(model, "agent@0") < 0
+        groups = await sampled_groups(model)
+        await model.train(groups, art.TrainConfig(learning_rate=LEARNING_RATE))
         last = await logprob_of(model, "agent")
         await model.close()
+        interrupted = asyncio.create_task(model.train(groups))
+        while not list((art.checkpoints_dir(model) / ".art_local").iterdir()):
+            await asyncio.sleep(0.001)
+    with pytest.raises(TrainingError, match="the backend was closed"):
+        await interrupted
+    assert children_of(os.getpid()) == others
 
     model = make_model(tmp_path, tiny_model_dir)
     async with LocalBackend() as backend:

@@ -49,8 +49,22 @@ def test_only_whole_directories_with_a_plain_number_are_listed(tmp_path: Path) -
     (tmp_path / "0008").symlink_to(real)
     (tmp_path / "0009").write_text("a file")
     (tmp_path / "0010").mkdir()
+    (make_step(tmp_path, 11) / files.ADAPTER_WEIGHTS).unlink()
+    (tmp_path / "0011" / files.ADAPTER_WEIGHTS).mkdir()
+    (make_step(tmp_path, 12) / files.ADAPTER_WEIGHTS).unlink()
+    (tmp_path / "0012" / files.ADAPTER_WEIGHTS).symlink_to("nowhere")
     assert files.list_steps(tmp_path) == [3]
     assert files.list_steps(tmp_path / "missing") == []
+
+
+def test_a_checkpoint_that_is_made_anew_has_another_weights_file(tmp_path: Path) -> None:
+    """The listing tells it from the one it replaced, which only shares its name."""
+    make_step(tmp_path, 1)
+    before = files.list_weights(tmp_path)
+    assert files.list_weights(tmp_path) == before
+    make_step(tmp_path, 1)
+    assert files.list_weights(tmp_path).keys() == before.keys()
+    assert files.list_weights(tmp_path) != before
 
 
 def test_a_commit_replaces_an_existing_checkpoint(tmp_path: Path) -> None:

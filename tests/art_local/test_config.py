@@ -65,7 +65,7 @@ def test_a_kl_penalty_of_the_train_config_is_refused_by_name(name: str) -> None:
 
 
 def test_upstreams_defaults_are_accepted() -> None:
-    """Spelling out the defaults of every option is fine, and so are options that the frontend has applied."""
+    """Spelling out the defaults of every option is fine."""
     spelled_out = options(
         advantage_balance=0.0,
         allow_training_without_logprobs=False,
@@ -74,9 +74,7 @@ def test_upstreams_defaults_are_accepted() -> None:
         kl_penalty_coef=0.0,
         mask_prob_ratio=False,
         max_negative_advantage_importance_sampling_weight=None,
-        num_trajectories_learning_rate_multiplier_power=0.0,
         ppo=False,
-        scale_learning_rate_by_reward_std_dev=True,
         scale_rewards=True,
         truncated_importance_sampling=None,
     )
@@ -140,3 +138,16 @@ def test_settings_travel_as_json() -> None:
     message = json.loads(json.dumps(dataclasses.asdict(settings)))
     assert WorkerSettings.from_message(message) == settings
     assert WorkerSettings.from_message({"base_model": "base"}) == WorkerSettings("base")
+
+
+def test_engine_sections_of_upstream_warn_and_others_are_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Memory settings of upstream's engine change nothing here and say so; what cannot be honoured is an error."""
+    with caplog.at_level(logging.WARNING, "art_local"):
+        WorkerSettings.from_internal_config("m", {"engine_args": {"gpu_memory_utilization": 0.8}})
+    assert "engine_args.gpu_memory_utilization has no effect" in caplog.text
+
+    for name, value in (("trainer_gpu_ids", [0]), ("nonsense", 1)):
+        with pytest.raises(ConfigurationError, match=name):
+            WorkerSettings.from_internal_config("m", {name: value})

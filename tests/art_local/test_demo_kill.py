@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.local, pytest.mark.crash]
 
 FULL = os.environ.get("ART_CAMPAIGN") == "full"
 NUM_KILLS = 20 if FULL else 2
-STEPS = 12 if FULL else 6
-LONGEST_DELAY_S = 12.0 if FULL else 8.0
+STEPS = 40 if FULL else 6
+LONGEST_DELAY_S = 20.0 if FULL else 8.0
 GROUPS_OF_A_STEP = 16
 
 

@@ -269,6 +269,18 @@ async def test_adapters_beyond_the_limit_are_reloaded_when_asked_for(
     engine.close()
 
 
+async def test_ids_that_begin_alike_are_told_apart(
+    engine: LocalEngine, tiny_adapter_dir: Callable[..., Path]
+) -> None:
+    """While `slot10` is loaded, the weights of `slot1` are complete all the same."""
+    await engine.load_adapter("slot10", str(tiny_adapter_dir(1)))
+    await engine.load_adapter("slot1", str(tiny_adapter_dir(1)))
+    first, second = [
+        await run(engine, ask(temperature=0.0, adapter=adapter)) for adapter in ("slot10", "slot1")
+    ]
+    assert first == second
+
+
 async def test_an_adapter_in_use_stays_in_memory(
     tiny_model_dir: Path, tiny_adapter_dir: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -471,6 +483,23 @@ async def test_rendering_refuses_what_the_template_refuses(engine: LocalEngine) 
     """An error that the template raises is a ValueError with its words."""
     with pytest.raises(ValueError, match="unknown role judge"):
         engine.render([{"role": "judge", "content": "Hi"}], None, {})
+
+
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [
+        ("\ud800", {}),
+        ("Hi", {"chat_template": "{{ 1 / 0 }}"}),
+        ("Hi", {"tokenize": True}),
+        ("Hi", {"conversation": []}),
+    ],
+)
+async def test_what_cannot_be_rendered_is_the_requests_fault(
+    engine: LocalEngine, content: str, options: dict[str, Any]
+) -> None:
+    """Text that is no Unicode, and options that are no variables of the template, are refused."""
+    with pytest.raises(ValueError, match=r"surrogates|Unicode|no variable|Text"):
+        engine.render([{"role": "user", "content": content}], None, options)
 
 
 async def test_token_bytes_are_the_bytes_of_the_text(

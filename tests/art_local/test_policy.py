@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -188,14 +189,26 @@ def test_weights_of_another_size_are_refused(policy: Policy, tmp_path: Path) -> 
 
 def test_a_base_model_that_does_not_exist_is_named() -> None:
     """A wrong path is not looked up on a hub."""
-    with pytest.raises(ConfigurationError, match="/no/such/model: there is no such directory"):
+    with pytest.raises(ConfigurationError, match="/no/such/model is not a model directory"):
         Policy(WorkerSettings("/no/such/model"))
 
 
-def test_a_directory_without_a_model_is_named(tmp_path: Path) -> None:
-    """The loader's own complaint is kept."""
-    with pytest.raises(ConfigurationError, match=f"{tmp_path} cannot be loaded: "):
-        Policy(WorkerSettings(str(tmp_path)))
+@pytest.mark.parametrize("damage", ["no model", "cut short", "another shape"])
+def test_a_damaged_base_model_is_named(tiny_model_dir: Path, tmp_path: Path, damage: str) -> None:
+    """Whatever the loaders raise, the error is one of configuration, names the directory and keeps their words."""
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny_model_dir, broken)
+    weights, config = broken / "model.safetensors", broken / "config.json"
+    if damage == "no model":
+        weights.unlink()
+    elif damage == "cut short":
+        weights.write_bytes(weights.read_bytes()[:-100])
+    else:
+        text = config.read_text()
+        config.write_text(text.replace('"hidden_size": 64', '"hidden_size": 32'))
+        assert config.read_text() != text
+    with pytest.raises(ConfigurationError, match=f"'{broken}' could not be loaded: "):
+        Policy(WorkerSettings(str(broken)))
 
 
 def test_modules_that_the_base_model_lacks_are_told(tiny_model_dir: Path) -> None:

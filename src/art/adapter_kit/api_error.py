@@ -20,7 +20,8 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.message = message
+        # It may quote the request, in which JSON can spell what is no Unicode text.
+        self.message = message.encode(errors="backslashreplace").decode()
         self.param = param
         self.code = code
 

@@ -58,7 +58,7 @@ class ChatRequest(pydantic.BaseModel):
         tool_choice: "none" withholds the tools from the template.
         stream: Answer in server-sent events.
         stream_options: Options of the stream.
-        chat_template_kwargs: Further variables of the chat template, such as `enable_thinking`.
+        chat_template_kwargs: Further variables of the chat template, such as `enable_thinking`; nothing else.
         return_tokens_as_token_ids: Spell tokens in the logprobs as `token_id:N`.
     """
 
@@ -168,7 +168,7 @@ def _template_call(call: dict[str, Any]) -> dict[str, Any]:
         return call
     try:
         arguments = json.loads(function["arguments"])
-    except ValueError:
+    except (ValueError, RecursionError):
         return call
     if not isinstance(arguments, dict):
         return call

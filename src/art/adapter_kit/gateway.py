@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,8 @@ class Gateway:
         self._key = api_key.encode()
         self._drain_s = drain_s
         self._requests = InFlight()
+        # One thread: tokenizers are not made for several at once.
+        self._renderer = ThreadPoolExecutor(1, "render")
         self._closing = False
         self._retirements: set[asyncio.Task[None]] = set()
         self.app = Starlette(
@@ -117,8 +120,12 @@ class Gateway:
         chat = parse_chat_request(await json_body(request))
         if self._closing:
             raise ApiError(503, "The server is shutting down.", code="shutting_down")
+        self._resolve(chat.model)
+        prompt = await self._render(chat)
+        # Again, and no await from here to the lease: what is unloaded meanwhile answers nothing.
         served = self._resolve(chat.model)
-        reply = Reply(chat, self._generate_request(chat, served), served, self._engine.token_bytes)
+        generate = self._generate_request(chat, served, prompt)
+        reply = Reply(chat, generate, served, self._engine.token_bytes)
         if chat.stream:
             return EventStream(self._events(reply), leases=(served.requests, self._requests))
         with served.requests.lease(), self._requests.lease():
@@ -170,16 +177,24 @@ class Gateway:
             )
         return served
 
-    def _generate_request(self, chat: ChatRequest, served: Served) -> GenerateRequest:
-        messages = template_messages(chat.messages)
+    async def _render(self, chat: ChatRequest) -> list[int]:
+        """The prompt's tokens. A long one takes a while, in which other requests go on."""
         try:
-            prompt = self._engine.render(
-                messages, chat.template_tools, chat.chat_template_kwargs or {}
+            return await asyncio.get_running_loop().run_in_executor(
+                self._renderer,
+                self._engine.render,
+                template_messages(chat.messages),
+                chat.template_tools,
+                chat.chat_template_kwargs or {},
             )
         except ValueError as error:
             raise ApiError(
                 400, f"The chat template refuses the messages: {error}", param="messages"
             ) from error
+
+    def _generate_request(
+        self, chat: ChatRequest, served: Served, prompt: list[int]
+    ) -> GenerateRequest:
         room = self._engine.max_context - len(prompt)
         if room < 1:
             message = (

@@ -12,6 +12,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, StreamingResponse
 
 from art.adapter_kit.api_error import ApiError
@@ -73,7 +74,9 @@ async def json_body(request: Request) -> object:
     """The body as JSON; ApiError 400 when it is not."""
     try:
         body: object = json.loads(await request.body())
-    except ValueError as error:
+    except ClientDisconnect:
+        raise ApiError(499, "The client closed the connection.") from None  # nobody reads it
+    except (ValueError, RecursionError) as error:
         raise ApiError(400, f"The request body is not JSON: {error}") from None
     return body
 

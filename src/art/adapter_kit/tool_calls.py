@@ -38,7 +38,8 @@ def split_tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
 def _parse(body: str) -> dict[str, Any] | None:
     try:
         call = json.loads(body)
-    except ValueError:
+        json.dumps(call, ensure_ascii=False).encode()  # JSON can spell what is no Unicode text
+    except (ValueError, RecursionError):
         return None
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return None

@@ -81,11 +81,13 @@ class LoraAdapters:
             raise ConfigurationError(
                 f"the adapter in {path} does not fit the base model: {error}"
             ) from error
-        wrong = [*result.missing_keys, *result.unexpected_keys]
+        # peft looks for the id anywhere in a key, so it names weights of `slot10` as missing from `slot1` too.
+        missing = [key for key in result.missing_keys if adapter in key.split(".")]
+        wrong = [*missing, *result.unexpected_keys]
         if wrong:
             self._drop(adapter)
             raise ConfigurationError(
-                f"the adapter in {path} does not fit the base model: {len(result.missing_keys)} weights are missing "
+                f"the adapter in {path} does not fit the base model: {len(missing)} weights are missing "
                 f"and {len(result.unexpected_keys)} have no place, such as {wrong[0]}; was it trained from another model?"
             )
         self._loaded[adapter] = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import art
 from art import BackendTrainMixin, LocalTrainResult, backend_train
+from art.adapter_kit.blocking import run_blocking
 from art.adapter_kit.sequences import build_sequences, num_action_tokens, token_counts
 from art.errors import CheckpointDeletionError, ConfigurationError, MissingDependencyError
 from art_local.base_model import BUILTIN_MODELS, resolve_base_model
@@ -104,7 +105,8 @@ class LocalBackend(BackendTrainMixin):
         checkpoints = service.config.checkpoints
         work_dir = _work_dir(checkpoints)
         step = await self._get_step(model) if config.target_step is None else config.target_step - 1
-        sequences = await asyncio.to_thread(
+        await service.serve(step)
+        sequences = await run_blocking(
             build_sequences,
             trajectory_groups,
             scale_rewards=options.scale_rewards,
@@ -123,7 +125,7 @@ class LocalBackend(BackendTrainMixin):
             )
             request_dir = work_path(work_dir, "request")
             try:
-                await asyncio.to_thread(write_request, request_dir, request, sequences)
+                await run_blocking(write_request, request_dir, request, sequences)
                 # They are of the whole call, so they go with its first gradient step.
                 counts = token_counts(sequences)
                 async with contextlib.aclosing(service.worker.train(request_dir)) as stream:
@@ -133,14 +135,13 @@ class LocalBackend(BackendTrainMixin):
             finally:
                 shutil.rmtree(request_dir, ignore_errors=True)
         else:
-            await asyncio.to_thread(
+            await run_blocking(
                 copy_step,
                 step_dir(checkpoints, step),
                 step_dir(checkpoints, step + 1),
                 work_dir,
             )
-        async with service.exclusive():
-            await service.server.serve_latest(step + 1)
+        await service.serve(step + 1)
 
     async def _delete_checkpoint_files(
         self, model: AnyTrainableModel, steps_to_keep: list[int]
@@ -149,12 +150,10 @@ class LocalBackend(BackendTrainMixin):
             raise ConfigurationError("steps_to_keep is empty; at least the latest step must stay")
         checkpoints = art.checkpoints_dir(model)
         service = self._services.get(_key(model))
-        if service is not None:
-            doomed = set(list_steps(checkpoints)) - set(steps_to_keep)
-            # Each waits for the requests that its step still answers, so all are withdrawn at once.
-            await asyncio.gather(*(service.server.withdraw(step) for step in doomed))
-        errors = await asyncio.to_thread(
-            delete_steps, checkpoints, steps_to_keep, _work_dir(checkpoints)
+        served = await service.withdraw_all_but(steps_to_keep) if service is not None else {}
+        errors: list[Exception] = [*served.values()]
+        errors += await run_blocking(
+            delete_steps, checkpoints, [*steps_to_keep, *served], _work_dir(checkpoints)
         )
         if errors:
             raise CheckpointDeletionError(
@@ -171,10 +170,10 @@ class LocalBackend(BackendTrainMixin):
         service = self._service(cast("AnyTrainableModel", model))
         checkpoints = service.config.checkpoints
         async with service.exclusive():
-            service.server.spawn()
+            service.server.child.spawn()
             work_dir = _work_dir(checkpoints)
-            await asyncio.to_thread(clean_work_dir, work_dir)
-            if not await asyncio.to_thread(list_steps, checkpoints):
+            await run_blocking(clean_work_dir, work_dir)
+            if not await run_blocking(list_steps, checkpoints):
                 await service.worker.create_step_0(work_dir)
 
     async def _prepare_backend_for_training(
@@ -183,7 +182,7 @@ class LocalBackend(BackendTrainMixin):
         service = self._service(model)
         async with service.exclusive():
             service.server.listen_at(config)
-            await service.server.ensure(latest=await self._get_step(model))
+            await service.server.serve(latest=await self._get_step(model))
         return service.server.base_url, service.server.api_key
 
     def _model_inference_name(self, model: AnyModel, step: int | None = None) -> str:
@@ -191,13 +190,13 @@ class LocalBackend(BackendTrainMixin):
 
     def _inference_failure(self, model: AnyModel) -> str | None:
         service = self._services.get(_key(model))
-        return service.server.failure() if service is not None else None
+        return service.server.child.failure() if service is not None else None
 
     async def _get_step(self, model: AnyTrainableModel) -> int:
         return max(await self._list_checkpoint_steps(model), default=0)
 
     async def _list_checkpoint_steps(self, model: AnyTrainableModel) -> list[int]:
-        return await asyncio.to_thread(list_steps, art.checkpoints_dir(model))
+        return await run_blocking(list_steps, art.checkpoints_dir(model))
 
     def _default_base_path(self) -> str | None:
         return self._path
@@ -260,7 +259,8 @@ class LocalBackend(BackendTrainMixin):
                 start_timeout_s=self._start_timeout_s,
                 step_timeout_s=self._step_timeout_s,
             )
-            service = self._services[_key(model)] = ModelService(config)
+            # Not an assignment: another thread may have made one meanwhile.
+            service = self._services.setdefault(_key(model), ModelService(config))
         elif service.config.checkpoints != checkpoints:
             raise ConfigurationError(
                 f"this backend already works on model {model.name!r} of project {model.project!r} in "

@@ -10,6 +10,7 @@ that no longer live, and touches nothing of those that do.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -17,6 +18,7 @@ import re
 import secrets
 import shutil
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from art.errors import ConfigurationError
@@ -39,6 +41,34 @@ _WORK_NAME = re.compile(r"[a-z]+-(\d+)-[0-9a-f]{8}")
 _STARTED_S = time.time()
 
 
+@dataclass(frozen=True)
+class WeightsFile:
+    """Which file a checkpoint's weights are: a checkpoint that is made anew has another one.
+
+    Attributes:
+        path: Where it is.
+        device: The file system.
+        inode: The file in it.
+        modified_ns: When it was written.
+    """
+
+    path: Path
+    device: int
+    inode: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, checkpoint: Path) -> WeightsFile:
+        """Look at a checkpoint's weights.
+
+        Raises:
+            FileNotFoundError: It has none.
+        """
+        path = (checkpoint / ADAPTER_WEIGHTS).resolve(strict=True)
+        stat = path.stat()
+        return cls(path, stat.st_dev, stat.st_ino, stat.st_mtime_ns)
+
+
 def step_dir(checkpoints_dir: Path, step: int) -> Path:
     """Return the directory of a step, whether it exists or not."""
     return checkpoints_dir / f"{step:04d}"
@@ -46,7 +76,17 @@ def step_dir(checkpoints_dir: Path, step: int) -> Path:
 
 def list_steps(checkpoints_dir: Path) -> list[int]:
     """Return the steps of all whole checkpoints, ascending; none where the directory does not exist."""
-    return sorted(step for step, path in _step_dirs(checkpoints_dir) if _is_whole(path))
+    return list(list_weights(checkpoints_dir))
+
+
+def list_weights(checkpoints_dir: Path) -> dict[int, WeightsFile]:
+    """Return the weights file of every whole checkpoint, in order of steps."""
+    found = {}
+    for step, path in sorted(_step_dirs(checkpoints_dir)):
+        with contextlib.suppress(FileNotFoundError):  # not whole, or just deleted
+            if all((path / name).is_file() for name in (ADAPTER_WEIGHTS, ADAPTER_CONFIG)):
+                found[step] = WeightsFile.of(path)
+    return found
 
 
 def commit(work_dir: Path, target_dir: Path, write: Callable[[Path], None]) -> None:
@@ -145,10 +185,11 @@ def clean_work_dir(work_dir: Path) -> None:
         return
     for path in work_dir.iterdir():
         match = _WORK_NAME.fullmatch(path.name)
-        if match is None or _may_be_in_use(path, int(match[1])):
-            continue
         try:
-            _remove(path)
+            if match is not None and not _may_be_in_use(path, int(match[1])):
+                _remove(path)
+        except FileNotFoundError:  # its owner was done with it just now
+            continue
         except OSError as error:
             logger.warning("leftover %s could not be removed: %s", path, error)
 
@@ -177,10 +218,6 @@ def _step_dirs(checkpoints_dir: Path) -> Iterator[tuple[int, Path]]:
             continue
         if path.is_dir() and not path.is_symlink():
             yield int(name), path
-
-
-def _is_whole(path: Path) -> bool:
-    return (path / ADAPTER_WEIGHTS).is_file() and (path / ADAPTER_CONFIG).is_file()
 
 
 def _move_away(path: Path, target: Path) -> bool:

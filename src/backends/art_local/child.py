@@ -21,11 +21,11 @@ class Channel:
     """The open channel to the parent.
 
     Attributes:
-        config: What the parent sent first.
+        config: What the parent sent first; it holds the API key.
         commands: Later lines, in order.
     """
 
-    config: dict[str, Any]
+    config: dict[str, Any] = field(repr=False)
     commands: queue.Queue[dict[str, Any]]
     _out: IO[str]
     _lock: threading.Lock = field(default_factory=threading.Lock)

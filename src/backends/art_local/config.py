@@ -35,11 +35,6 @@ _UNSUPPORTED_TRAIN_OPTIONS: dict[str, Any] = {
     "truncated_importance_sampling": None,
 }
 _TRAIN_HINTS = {"logprob_calculation_chunk_size", "plot_tensors", "precalculate_logprobs"}
-_FRONTEND_OPTIONS = {
-    # Applied by the frontend before a backend sees the learning rate.
-    "num_trajectories_learning_rate_multiplier_power",
-    "scale_learning_rate_by_reward_std_dev",
-}
 
 _UNSUPPORTED_PEFT_OPTIONS: dict[str, Any] = {
     "bias": "none",
@@ -51,6 +46,9 @@ _UNSUPPORTED_PEFT_OPTIONS: dict[str, Any] = {
     "modules_to_save": None,
     "use_rslora": False,
 }
+# Sections of a model's internal config that speak to upstream's engine, or to another backend.
+_HINT_SECTIONS = ("init_args", "engine_args", "tinker_args", "tinker_native_args")
+_UNSUPPORTED_SECTIONS: dict[str, Any] = {"trainer_gpu_ids": [], "inference_gpu_ids": []}
 _PEFT_HINTS = {"max_seq_length", "temporary_location", "use_gradient_checkpointing"}
 
 _warned: set[str] = set()
@@ -133,8 +131,12 @@ class WorkerSettings:
             ConfigurationError: An option cannot be honoured.
         """
         config = dict(internal_config or {})
-        peft = dict(config.get("peft_args") or {})
-        trainer = dict(config.get("trainer_args") or {})
+        peft = dict(config.pop("peft_args", None) or {})
+        trainer = dict(config.pop("trainer_args", None) or {})
+        for section in _HINT_SECTIONS:
+            for name in config.pop(section, None) or {}:
+                _warn_once(f"{section}.{name}")
+        _refuse(config, _UNSUPPORTED_SECTIONS, set(), "internal config option")
         default = OptimizerSettings()
         optimizer = OptimizerSettings(
             betas=(
@@ -216,8 +218,6 @@ class TrainOptions:
                 raise ConfigurationError(
                     f"train option {name} is {value}; it must be finite and not negative"
                 )
-        for name in _FRONTEND_OPTIONS:
-            options.pop(name, None)
         if config.kl_penalty_coef:
             options["kl_penalty_coef"] = config.kl_penalty_coef
         if config.beta:

@@ -17,6 +17,7 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 from contextlib import contextmanager
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError, InferenceError
@@ -63,6 +64,7 @@ class LocalEngine:
         self._max_rows = max_rows
         self._max_context = max_context(model, tokenizer)
         self._tokenizer = tokenizer
+        self._template_parameters = set(signature(tokenizer.apply_chat_template).parameters)
         self._vocabulary = Vocabulary(tokenizer)
         self._end_ids = end_ids(model, tokenizer)
         self._lm = CausalLM(model.eval())
@@ -97,6 +99,9 @@ class LocalEngine:
         """Render messages with the model's chat template, ready for the assistant's turn."""
         from jinja2 import TemplateError
 
+        reserved = template_options.keys() & self._template_parameters
+        if reserved:
+            raise ValueError(f"{', '.join(sorted(reserved))} is no variable of the template")
         try:
             text = self._tokenizer.apply_chat_template(
                 messages,
@@ -105,12 +110,12 @@ class LocalEngine:
                 add_generation_prompt=True,
                 **template_options,
             )
-        except (
-            TemplateError,
-            TypeError,
-        ) as error:  # templates raise both on shapes they do not expect
+            token_ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        except TemplateError as error:  # the template's own words
             raise ValueError(str(error)) from error
-        token_ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        # A template is a program that runs on the user's data: it may raise anything else too.
+        except Exception as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from error
         if not token_ids:
             raise ValueError("they render to an empty prompt")
         return token_ids

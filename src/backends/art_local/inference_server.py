@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from art.adapter_kit.blocking import run_blocking
 from art.errors import InferenceError
-from art_local.checkpoint_files import list_steps, step_dir
-from art_local.process import ChildProcess
+from art_local.checkpoint_files import list_weights, step_dir
+from art_local.managed_child import ManagedChild
 
 if TYPE_CHECKING:
     from art import dev
+    from art_local.checkpoint_files import WeightsFile
     from art_local.service_config import ServiceConfig
-
-_ADMIN_TIMEOUT_S = 60.0
 
 
 class InferenceServer:
@@ -23,11 +23,18 @@ class InferenceServer:
 
     def __init__(self, config: ServiceConfig) -> None:
         self._config = config
-        self._process: ChildProcess | None = None
+        self.child = ManagedChild(
+            "art_local.server",
+            f"inference server of model {config.model_name!r}",
+            InferenceError,
+            config.start_timeout_s,
+        )
         self._host = "127.0.0.1"
         self._port = 0  # the first start takes any free port, later ones the same again
         self._api_key = secrets.token_urlsafe(32)
-        self._ready = False
+        # What the running server serves.
+        self._served: dict[int, WeightsFile] = {}
+        self._latest: int | None = None
 
     @property
     def base_url(self) -> str:
@@ -42,54 +49,44 @@ class InferenceServer:
     def listen_at(self, options: dev.OpenAIServerConfig | None) -> None:
         """Take host, port and key from upstream's server options, where they are given."""
         args = (options or {}).get("server_args", {})
-        if self._ready or not args:
+        if self.child.is_up or not args:
             return
         self._host = args.get("host") or self._host
         self._port = int(args.get("port") or self._port)
         self._api_key = str(args.get("api_key") or self._api_key)
 
-    def spawn(self) -> None:
-        """Start the process, so that its imports run while something else is waited for."""
-        if self._process is None:
-            self._process = ChildProcess(
-                "art_local.server", f"inference server of model {self._config.model_name!r}"
-            )
-
-    async def ensure(self, latest: int) -> None:
+    async def serve(self, latest: int) -> None:
         """Be up and serve every checkpoint there is, `latest` as the latest.
 
+        What an earlier call missed, because it failed or was cancelled, is made good.
+
         Raises:
-            InferenceError: It did not come up; with the tail of its log.
+            InferenceError: The server did not come up, or refused a checkpoint.
         """
-        if self._process is not None and self._process.failure() is not None:
-            await self.stop()
-        if self._ready:
-            return
-        self.spawn()
-        assert self._process is not None
-        self._process.send(self._server_config(latest))
-        try:
-            event = await self._process.next_event(self._config.start_timeout_s)
-        except TimeoutError:
-            tail = self._process.tail()
-            await self.stop()
-            raise InferenceError(
-                f"the inference server of model {self._config.model_name!r} was not ready within "
-                f"{self._config.start_timeout_s:g} s; the end of its log:\n{tail}"
-            ) from None
-        if event["event"] != "ready":
-            message = event.get("message") or await self._why_it_ended()
-            await self.stop()
-            raise InferenceError(message)
-        self._port = event["port"]
-        self._ready = True
+        weights = await run_blocking(list_weights, self._config.checkpoints)
 
-    async def _why_it_ended(self) -> str:
-        assert self._process is not None
-        await self._process.stop()
-        return self._process.failure() or "it ended"
+        def config() -> dict[str, Any]:
+            self._served, self._latest = dict(weights), latest
+            return self._server_config()
 
-    def _server_config(self, latest: int) -> dict[str, Any]:
+        await self.child.ensure(config, self._take_port)
+        for step, file in weights.items():
+            if self._served.get(step) != file or (step == latest != self._latest):
+                try:
+                    await self._load(step, is_latest=step == latest)
+                except InferenceError:
+                    if not await self.child.has_ended():
+                        raise
+                    # It died in between. A new one reads all of them as it starts.
+                    await self.child.ensure(config, self._take_port)
+                    return
+                self._served[step] = file
+        self._latest = latest
+
+    def _take_port(self, ready: dict[str, Any]) -> None:
+        self._port = ready["port"]
+
+    def _server_config(self) -> dict[str, Any]:
         config = self._config
         return {
             "model_name": config.model_name,
@@ -100,9 +97,9 @@ class InferenceServer:
             "api_key": self._api_key,
             "adapters": [
                 {"name": self._adapter_name(step), "path": str(step_dir(config.checkpoints, step))}
-                for step in list_steps(config.checkpoints)
+                for step in self._served
             ],
-            "latest": self._adapter_name(latest),
+            "latest": None if self._latest is None else self._adapter_name(self._latest),
             "max_loaded_adapters": config.max_loaded_adapters,
             "drain_s": config.drain_s,
             "device": config.worker.device,
@@ -112,38 +109,34 @@ class InferenceServer:
     def _adapter_name(self, step: int) -> str:
         return f"{self._config.model_name}@{step}"
 
-    def failure(self) -> str | None:
-        """Return None while it is up or was never started, else how it ended."""
-        return self._process.failure() if self._process is not None else None
-
-    async def serve_latest(self, step: int) -> None:
-        """Serve a new checkpoint, as the latest.
+    async def withdraw(self, step: int) -> None:
+        """Stop serving a checkpoint; new requests for it get a 404 from now on.
 
         Raises:
-            InferenceError: The server refused it or is gone.
+            InferenceError: The server refused.
         """
-        if self._process is None:
-            return  # nobody asked for inference yet
-        if self.failure() is not None:
-            await self.ensure(step)
+        if not self.child.is_up:
             return
-        await self._admin(
-            "load_lora_adapter",
-            {
-                "lora_name": self._adapter_name(step),
-                "lora_path": str(step_dir(self._config.checkpoints, step)),
-                "latest": True,
-            },
-        )
-
-    async def withdraw(self, step: int) -> None:
-        """Stop serving a checkpoint; new requests for it get a 404 from now on."""
-        if self._ready and self.failure() is None:
+        try:
             await self._admin("unload_lora_adapter", {"lora_name": self._adapter_name(step)})
+        except InferenceError:
+            if not await self.child.has_ended():
+                raise
+        self._served.pop(step, None)
+
+    async def _load(self, step: int, *, is_latest: bool) -> None:
+        body = {
+            "lora_name": self._adapter_name(step),
+            "lora_path": str(step_dir(self._config.checkpoints, step)),
+            "latest": is_latest,
+        }
+        await self._admin("load_lora_adapter", body)
 
     async def _admin(self, route: str, body: dict[str, Any]) -> None:
+        # It may have to wait for requests in flight; beyond that a silent server counts as hung.
+        timeout_s = self._config.drain_s + self._config.start_timeout_s
         # trust_env=False: the way to our own child never leads over a proxy.
-        async with httpx.AsyncClient(timeout=_ADMIN_TIMEOUT_S, trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=timeout_s, trust_env=False) as client:
             try:
                 response = await client.post(
                     f"{self.base_url}/{route}",
@@ -151,26 +144,14 @@ class InferenceServer:
                     headers={"Authorization": f"Bearer {self.api_key}"},
                 )
             except httpx.HTTPError as error:
+                if isinstance(error, httpx.TimeoutException):
+                    self.child.end_hung()
                 raise InferenceError(
                     f"{route} of {body['lora_name']}: {type(error).__name__}: {error}; "
-                    f"{self.failure() or 'the server runs but does not answer'}"
+                    f"{self.child.failure() or 'the server runs but does not answer'}"
                 ) from error
         gone = route == "unload_lora_adapter" and response.status_code == httpx.codes.NOT_FOUND
         if response.is_error and not gone:
             raise InferenceError(
                 f"the inference server refused {route} of {body['lora_name']}: {response.text}"
             )
-
-    async def stop(self) -> None:
-        """End the process. Repeatable."""
-        self._ready = False
-        if self._process is not None:
-            process, self._process = self._process, None
-            await process.stop()
-
-    def kill(self) -> None:
-        """End the process at once, from code that cannot wait. Repeatable."""
-        self._ready = False
-        if self._process is not None:
-            process, self._process = self._process, None
-            process.kill()

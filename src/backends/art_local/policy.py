@@ -11,14 +11,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
 from art.errors import ConfigurationError, TrainingError
 from art_local.checkpoint_files import (
@@ -27,8 +25,11 @@ from art_local.checkpoint_files import (
     OPTIMIZER_STATE,
     TRAINER_STATE,
 )
+from art_local.pretrained import load_model
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from art_local.config import WorkerSettings
 
 _ADAPTER = "default"  # peft saves and loads any other name in a subdirectory
@@ -55,7 +56,7 @@ class Policy:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self.device = torch.device(settings.device)
-        base = load_base_model(settings.base_model)
+        base = load_model(settings.base_model, torch.float32)
         lora = settings.lora
         targets = lora.target_modules
         config = LoraConfig(
@@ -193,27 +194,3 @@ class Policy:
                 f"the adapter in {directory} has r={config['r']} and lora_alpha={config['lora_alpha']}, the model "
                 f"is configured with r={lora.r} and lora_alpha={lora.alpha}; use the checkpoint's values"
             )
-
-
-def load_base_model(name: str) -> Any:
-    """Load a causal language model in single precision.
-
-    Args:
-        name: A directory, or the id of a model on the Hugging Face hub.
-
-    Raises:
-        ConfigurationError: There is no such model, or it cannot be read.
-    """
-    looks_like_path = name.startswith(("/", ".", "~"))
-    path = Path(name).expanduser()
-    if looks_like_path and not path.is_dir():
-        raise ConfigurationError(
-            f"base model {name}: there is no such directory; give the directory of a model saved by "
-            "transformers, or the id of a model on the Hugging Face hub"
-        )
-    try:
-        return AutoModelForCausalLM.from_pretrained(
-            str(path) if path.is_dir() else name, dtype=torch.float32
-        )
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"base model {name} cannot be loaded: {error}") from error

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def model_source(base_model: str) -> str:
@@ -32,6 +36,22 @@ def model_source(base_model: str) -> str:
     return str(path)
 
 
+def load_model(base_model: str, dtype: Any) -> Any:
+    """Load a causal LM, without its tokenizer.
+
+    Args:
+        base_model: A directory, or an id on the Hugging Face hub.
+        dtype: Precision of the weights, or "auto" for the one they were saved in.
+
+    Raises:
+        ConfigurationError: It cannot be loaded; the message says what to do.
+    """
+    from transformers import AutoModelForCausalLM
+
+    with _naming(base_model) as source:
+        return AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+
+
 def load_pretrained(base_model: str, device: str | None = None) -> tuple[Any, Any]:
     """Load a causal LM and its tokenizer, quietly.
 
@@ -44,24 +64,31 @@ def load_pretrained(base_model: str, device: str | None = None) -> tuple[Any, An
     Raises:
         ConfigurationError: It cannot be loaded; the message says what to do.
     """
-    source = model_source(base_model)
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
+    with _naming(base_model) as source:
         tokenizer = AutoTokenizer.from_pretrained(source)
-        dtype = torch.float32 if device == "cpu" else "auto"
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
-    except (OSError, ValueError) as error:  # what transformers raises for a missing or unfit model
-        raise ConfigurationError(
-            f"the base model {base_model!r} could not be loaded: {error}. Check the name and the network, "
-            "or pass the path of a model directory"
-        ) from error
+    model = load_model(base_model, torch.float32 if device == "cpu" else "auto")
     return model.to(device), tokenizer
+
+
+@contextmanager
+def _naming(base_model: str) -> Iterator[str]:
+    """Give the source of a base model, and name the base model in whatever goes wrong with it."""
+    source = model_source(base_model)
+    try:
+        yield source
+    # For a model that is missing, damaged or unfit, transformers raises whatever its readers raise.
+    except Exception as error:
+        raise ConfigurationError(
+            f"the base model {base_model!r} could not be loaded: {type(error).__name__}: {error}. Check the "
+            "name and the network, or pass the path of a whole model directory"
+        ) from error
 
 
 def end_ids(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -72,7 +72,7 @@ class ChildProcess:
         try:
             self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
-        except (BrokenPipeError, ValueError):  # the child died, or its pipe was closed by stop()
+        except (BrokenPipeError, ValueError):  # the child died, or its pipe was closed by kill()
             logger.debug("%s takes no more commands", self.what)
 
     async def next_event(self, timeout_s: float) -> dict[str, Any]:
@@ -110,23 +110,21 @@ class ChildProcess:
         )
         return f"the {self.what} (pid {self.pid}) {how}; the end of its log:\n{self.tail() or '(empty)'}"
 
+    async def has_ended(self, grace_s: float) -> bool:
+        """Return whether the child is gone, after a short while: its connections close just before."""
+        try:
+            await asyncio.to_thread(self._process.wait, grace_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def kill(self) -> None:
-        """End the child at once and wait for it."""
+        """End the child at once and wait for it. Repeatable.
+
+        There is no gentler way, and no need of one: what a child leaves on disk is whole at any moment.
+        """
         self._process.kill()
         self._process.wait()
-        self._release()
-
-    async def stop(self, grace_s: float = 5.0) -> None:
-        """Let the child end, and kill it if it has not within the grace. Repeatable."""
-        assert self._process.stdin is not None
-        if self._process.poll() is None:
-            self._process.stdin.close()
-            try:
-                await asyncio.to_thread(self._process.wait, grace_s)
-            except subprocess.TimeoutExpired:
-                logger.warning("%s (pid %d) did not end in time; killing it", self.what, self.pid)
-                self._process.kill()
-                await asyncio.to_thread(self._process.wait)
         self._release()
 
     def _release(self) -> None:

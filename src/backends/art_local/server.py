@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -62,7 +62,7 @@ class ServerConfig:
     model_name: str
     base_model: str
     base_model_name: str
-    api_key: str
+    api_key: str = field(repr=False)
     host: str = "127.0.0.1"
     port: int = 0
     adapters: tuple[dict[str, str], ...] = ()

@@ -4,39 +4,80 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from typing import TYPE_CHECKING
 
+from art.adapter_kit.blocking import run_blocking
+from art.errors import InferenceError
+from art_local.checkpoint_files import list_steps
 from art_local.inference_server import InferenceServer
 from art_local.training_worker import TrainingWorker
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
 
     from art_local.service_config import ServiceConfig
 
+_PAUSE_S = 0.02
+
 
 class ModelService:
-    """The inference server and the training worker of one model, with the locks between their callers."""
+    """The inference server and the training worker of one model, with the lock between their callers."""
 
     def __init__(self, config: ServiceConfig) -> None:
         self.config = config
         self.server = InferenceServer(config)
         self.worker = TrainingWorker(config)
-        self._locks: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
+        self._lock = threading.Lock()
 
     @contextlib.asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
-        """Start and stop processes one caller at a time. A lock belongs to its event loop."""
-        loop = asyncio.get_running_loop()
-        self._locks = {known: lock for known, lock in self._locks.items() if not known.is_closed()}
-        async with self._locks.setdefault(loop, asyncio.Lock()):
+        """Start processes, and change what is served, one caller at a time, whatever event loop they are on."""
+        # Polling, because no asyncio primitive works across event loops.
+        while not self._lock.acquire(blocking=False):  # noqa: ASYNC110 - see above
+            await asyncio.sleep(_PAUSE_S)
+        try:
             yield
+        finally:
+            self._lock.release()
+
+    async def serve(self, latest: int) -> None:
+        """Let the server, if inference was asked for, serve every checkpoint there is.
+
+        Raises:
+            InferenceError: The server cannot be brought to it.
+        """
+        async with self.exclusive():
+            if self.server.child.process is not None:
+                await self.server.serve(latest)
+
+    async def withdraw_all_but(self, steps: Iterable[int]) -> dict[int, InferenceError]:
+        """Serve no other checkpoints from now on; waits for the requests in flight on them, up to a time.
+
+        Returns:
+            The steps that are served still, and why.
+        """
+        async with self.exclusive():
+            listed = await run_blocking(list_steps, self.config.checkpoints)
+            doomed = sorted(set(listed) - set(steps))
+            # Each waits for its own requests, so all are withdrawn at once.
+            errors = await asyncio.gather(*(self._withdraw(step) for step in doomed))
+        return {
+            step: error for step, error in zip(doomed, errors, strict=True) if error is not None
+        }
+
+    async def _withdraw(self, step: int) -> InferenceError | None:
+        try:
+            await self.server.withdraw(step)
+        except InferenceError as error:
+            return error
+        return None
 
     def kill(self) -> None:
-        """End both processes at once, from code that cannot wait."""
-        self.server.kill()
-        self.worker.kill()
+        """End both processes at once and for good, from code that cannot wait."""
+        self.server.child.kill()
+        self.worker.child.kill()
 
     async def close(self) -> None:
-        """End both processes. Repeatable."""
-        await asyncio.gather(self.server.stop(), self.worker.stop())
+        """End both processes for good. Repeatable."""
+        await asyncio.gather(self.server.child.close(), self.worker.child.close())

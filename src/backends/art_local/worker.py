@@ -18,7 +18,6 @@ import logging
 import queue
 import signal
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from art.errors import TrainingError
-from art_local.checkpoint_files import ADAPTER_WEIGHTS, commit
+from art_local.checkpoint_files import ADAPTER_WEIGHTS, WeightsFile, commit
 from art_local.child import open_channel
 from art_local.config import WorkerSettings
 from art_local.policy import Policy
@@ -46,20 +45,6 @@ class Cancelled(Exception):  # noqa: N818 - no error: the parent asked for it
     """Raised inside a command that the parent cancelled before its commit."""
 
 
-@dataclass(frozen=True)
-class _Holding:
-    """Which checkpoint the weights in memory are: the step, and the very file on disk."""
-
-    step: int
-    weights_file: tuple[Path, int, int, int]
-
-    @classmethod
-    def of(cls, checkpoint: Path, step: int) -> _Holding:
-        file = (checkpoint / ADAPTER_WEIGHTS).resolve()
-        stat = file.stat()
-        return cls(step, (file, stat.st_dev, stat.st_ino, stat.st_mtime_ns))
-
-
 class Worker:
     """Answers commands with a warm policy."""
 
@@ -67,7 +52,7 @@ class Worker:
         self._channel = channel
         self._settings = settings
         self._policy = Policy(settings)
-        self._holding: _Holding | None = None
+        self._holding: tuple[int, WeightsFile] | None = None
         self._waiting: collections.deque[dict[str, Any]] = collections.deque()
 
     def run(self) -> None:
@@ -99,9 +84,10 @@ class Worker:
                 raise TrainingError(f"the training worker has no command {unknown!r}")
 
     def _create(self, target: Path, work_dir: Path, step: int) -> dict[str, Any]:
-        self._holding = None
-        self._policy.reset()
-        self._commit(target, work_dir, step)
+        if not (target / ADAPTER_WEIGHTS).is_file():  # another process may have been faster
+            self._holding = None
+            self._policy.reset()
+            self._commit(target, work_dir, step)
         return {"event": "created", "step": step}
 
     def _train(self, request_dir: Path) -> dict[str, Any]:
@@ -128,7 +114,7 @@ class Worker:
         if self._holding is None:
             return False
         try:
-            return self._holding == _Holding.of(checkpoint, step)
+            return self._holding == (step, WeightsFile.of(checkpoint))
         except FileNotFoundError:
             return False  # loading it will tell what is missing
 
@@ -138,7 +124,7 @@ class Worker:
             self._check_cancelled()
 
         commit(work_dir, target, write)
-        self._holding = _Holding.of(target, step)
+        self._holding = step, WeightsFile.of(target)
 
     def _check_cancelled(self) -> None:
         while True:

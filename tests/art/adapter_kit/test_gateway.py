@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import TYPE_CHECKING, Any, cast
 
 import httpx
@@ -42,7 +43,7 @@ class ScriptedEngine:
     def render(self, messages: Any, tools: Any, template_options: Any) -> list[int]:
         self.rendered.append((messages, tools, template_options))
         if messages[0]["role"] == "judge":
-            raise ValueError("no such role: judge")
+            raise ValueError(f"no such role: judge, who says {messages[0]['content']}")
         return list("".join(message["content"] for message in messages).encode())
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -255,6 +256,69 @@ async def test_a_body_that_is_no_object_is_refused(content: bytes) -> None:
         assert (await served.http.post(f"/v1/{path}", content=content)).status_code == 400
 
 
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (DEEP, 400),
+        (json.dumps({"model": "\ud800", "messages": USER}), 404),
+        (json.dumps({"model": "m", "messages": [{"role": "judge", "content": "\ud800"}]}), 400),
+        (json.dumps({"model": "m", "messages": USER, "top_k": "\ud800"}), 400),
+        (
+            json.dumps(
+                {
+                    "model": "m",
+                    "messages": [
+                        *USER,
+                        {
+                            "role": "assistant",
+                            "content": "a",
+                            "tool_calls": [{"function": {"name": "f", "arguments": DEEP}}],
+                        },
+                    ],
+                }
+            ),
+            200,
+        ),
+    ],
+    ids=["deep", "surrogate name", "surrogate text", "surrogate option", "deep arguments"],
+)
+async def test_hostile_json_is_no_internal_error(body: str, status: int) -> None:
+    """Nesting without end, and escapes that stand for no Unicode text, are answered like any other request."""
+    served = Served()
+    response = await served.http.post("/v1/chat/completions", content=body)
+    assert response.status_code == status, response.text
+
+
+async def test_a_long_rendering_does_not_hold_up_other_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While one prompt is rendered the server answers."""
+    served = Served()
+    rendering, go_on = threading.Event(), threading.Event()
+    render = served.engine.render
+
+    def slow(*args: Any) -> list[int]:
+        rendering.set()
+        go_on.wait()
+        return render(*args)
+
+    monkeypatch.setattr(served.engine, "render", slow)
+    request = asyncio.create_task(served.chat())
+    try:
+        await asyncio.to_thread(rendering.wait)
+        assert (await served.http.get("/health")).status_code == 200
+        # What is unloaded meanwhile answers nothing.
+        response = await served.http.post("/v1/unload_lora_adapter", json={"lora_name": "m@7"})
+        assert response.status_code == 200
+    finally:
+        go_on.set()
+    assert (await request).status_code == 404
+    assert served.engine.requests == []
+
+
 @pytest.mark.parametrize(
     "authorization", ["", "Bearer", "Bearer wrong", f"Basic {KEY}", KEY, "Bearer schlüssel"]
 )
@@ -385,12 +449,14 @@ async def test_tool_calls_in_the_text_are_recognised_when_tools_are_given(stream
         (CALL.replace("}}", "}"), {"tools": TOOLS}),
         (CALL.removesuffix("</tool_call>"), {"tools": TOOLS}),
         ("a <tool", {"tools": TOOLS}),
+        (r'<tool_call>{"name": "\ud83d"}</tool_call>', {"tools": TOOLS}),
+        (f"<tool_call>{'[' * 2000}</tool_call>", {"tools": TOOLS}),
     ],
 )
 async def test_what_is_no_tool_call_stays_text(text: str, options: dict[str, Any]) -> None:
     """Without tools, or with a malformed or unfinished call, the content is the text as it is, streamed or not."""
     served = Served([*text.encode(), 256])
-    served.engine.max_context = 1000
+    served.engine.max_context = 10_000
     (choice,) = (await served.chat(**options)).json()["choices"]
     assert choice["message"]["content"] == text
     assert choice["finish_reason"] == "stop"
