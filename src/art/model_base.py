@@ -13,9 +13,9 @@ from art.backend import Capabilities, check_backend
 from art.background import run_blocking
 from art.books.paths import DEFAULT_BASE_PATH, encode_component, model_dir
 from art.books.plain_json import jsonable
+from art.clients import ClientCache
 from art.errors import ConfigurationError, NotRegisteredError
 from art.grouping import as_groups, policy_step_of
-from art.inference import ClientCache
 from art.steps import checked_step, current_step
 
 if TYPE_CHECKING:

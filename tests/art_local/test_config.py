@@ -10,7 +10,13 @@ import pytest
 from art.errors import ConfigurationError
 from art.types import TrainConfig
 from art_local import config as config_module
-from art_local.config import LoraSettings, OptimizerSettings, TrainOptions, WorkerSettings
+from art_local.config import (
+    LoraSettings,
+    OptimizerSettings,
+    TrainOptions,
+    WorkerSettings,
+    server_options,
+)
 
 
 def options(**dev_config: Any) -> TrainOptions:
@@ -151,3 +157,17 @@ def test_engine_sections_of_upstream_warn_and_others_are_refused(
     for name, value in (("trainer_gpu_ids", [0]), ("nonsense", 1)):
         with pytest.raises(ConfigurationError, match=name):
             WorkerSettings.from_internal_config("m", {name: value})
+
+
+def test_server_options_of_upstream_are_taken_or_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Host, port and key are used; what speaks to another engine says that it has no effect."""
+    options = {"server_args": {"port": 8000, "tool_call_parser": "hermes"}, "log_file": "x.log"}
+
+    with caplog.at_level(logging.WARNING, "art_local"):
+        assert server_options(options) == {"port": 8000}
+
+    assert "server_args.tool_call_parser has no effect" in caplog.text
+    assert "log_file has no effect" in caplog.text
+    assert server_options(None) == {}

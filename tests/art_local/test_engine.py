@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from art.adapter_kit.inference import GenerateRequest
+from art.adapter_kit.engine_protocol import GenerateRequest
 from art.errors import ConfigurationError, InferenceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from art.adapter_kit.inference import TokenEvent
+    from art.adapter_kit.engine_protocol import TokenEvent
     from art_local.engine import LocalEngine
 
 pytestmark = pytest.mark.local

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from art.adapter_kit.chat_request import ChatRequest
-    from art.adapter_kit.inference import GenerateRequest, TokenEvent
+    from art.adapter_kit.engine_protocol import GenerateRequest, TokenEvent
     from art.adapter_kit.served_names import Served
 
 

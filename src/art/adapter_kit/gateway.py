@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from art.adapter_kit.api_error import ApiError
 from art.adapter_kit.chat_request import ChatRequest, parse_chat_request, template_messages
 from art.adapter_kit.chat_response import Reply
-from art.adapter_kit.inference import GenerateRequest
+from art.adapter_kit.engine_protocol import GenerateRequest
 from art.adapter_kit.served_names import InFlight
 from art.errors import ConfigurationError, InferenceError, MissingDependencyError
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from art.adapter_kit.inference import Engine, TokenEvent
+    from art.adapter_kit.engine_protocol import Engine, TokenEvent
     from art.adapter_kit.served_names import Served, ServedNames
 
 

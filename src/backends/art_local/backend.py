@@ -24,9 +24,9 @@ from art_local.checkpoint_files import (
     work_path,
 )
 from art_local.config import TrainOptions, WorkerSettings
-from art_local.requests import TrainRequest, write_request
 from art_local.service import ModelService
 from art_local.service_config import ServiceConfig
+from art_local.train_request import TrainRequest, write_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

@@ -21,17 +21,17 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError, InferenceError
-from art_local.adapters import LoraAdapters
+from art_local.decode_batch import DecodeBatch
 from art_local.generation import Generation
-from art_local.group import Group
 from art_local.kv_batch import CausalLM
+from art_local.lora_adapters import LoraAdapters
 from art_local.pretrained import check_supported, end_ids, max_context
 from art_local.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
 
-    from art.adapter_kit.inference import GenerateRequest, TokenEvent
+    from art.adapter_kit.engine_protocol import GenerateRequest, TokenEvent
     from art_local.generation import Row
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ PREFILL_TOKENS = 8192
 
 
 class LocalEngine:
-    """Generates with one model. Implements `art.adapter_kit.inference.Engine`.
+    """Generates with one model. Implements `art.adapter_kit.engine_protocol.Engine`.
 
     Args:
         model: A transformers causal LM.
@@ -70,7 +70,7 @@ class LocalEngine:
         self._lm = CausalLM(model.eval())
         self._adapters = LoraAdapters(model, max_loaded_adapters)
         self._waiting: deque[Row] = deque()
-        self._groups: dict[str | None, Group] = {}
+        self._groups: dict[str | None, DecodeBatch] = {}
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopped: str | None = None
         self._closing = False
@@ -228,7 +228,7 @@ class LocalEngine:
         for adapter, rows in joining.items():
             with self._failing(adapter, rows):
                 self._adapters.activate(adapter, self._groups)
-                group = self._groups.setdefault(adapter, Group(self._lm))
+                group = self._groups.setdefault(adapter, DecodeBatch(self._lm))
                 group.join(rows)
             self._settle(adapter, rows)
 

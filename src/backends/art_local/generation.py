@@ -7,14 +7,14 @@ import math
 import random
 from typing import TYPE_CHECKING, Literal
 
-from art.adapter_kit.inference import TokenEvent
+from art.adapter_kit.engine_protocol import TokenEvent
 from art.adapter_kit.text_stream import TextStream
 from art.errors import InferenceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from art.adapter_kit.inference import GenerateRequest
+    from art.adapter_kit.engine_protocol import GenerateRequest
     from art_local.vocabulary import Vocabulary
 
 

@@ -10,6 +10,7 @@ import httpx
 from art.adapter_kit.blocking import run_blocking
 from art.errors import InferenceError
 from art_local.checkpoint_files import list_weights, step_dir
+from art_local.config import server_options
 from art_local.managed_child import ManagedChild
 
 if TYPE_CHECKING:
@@ -48,12 +49,11 @@ class InferenceServer:
 
     def listen_at(self, options: dev.OpenAIServerConfig | None) -> None:
         """Take host, port and key from upstream's server options, where they are given."""
-        args = (options or {}).get("server_args", {})
-        if self.child.is_up or not args:
-            return
-        self._host = args.get("host") or self._host
-        self._port = int(args.get("port") or self._port)
-        self._api_key = str(args.get("api_key") or self._api_key)
+        args = server_options(options)
+        if not self.child.is_up:
+            self._host = args.get("host") or self._host
+            self._port = int(args.get("port") or self._port)
+            self._api_key = str(args.get("api_key") or self._api_key)
 
     async def serve(self, latest: int) -> None:
         """Be up and serve every checkpoint there is, `latest` as the latest.

@@ -29,8 +29,8 @@ from art_local.checkpoint_files import ADAPTER_WEIGHTS, WeightsFile, commit
 from art_local.child import open_channel
 from art_local.config import WorkerSettings
 from art_local.policy import Policy
-from art_local.requests import read_request
 from art_local.train import train_step
+from art_local.train_request import read_request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

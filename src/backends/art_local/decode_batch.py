@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from art_local.generation import Row
 
 
-class Group:
+class DecodeBatch:
     """The running rows of one adapter.
 
     Forwards run in inference mode, and nothing else does: an adapter loaded in it could not be switched later.

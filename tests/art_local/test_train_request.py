@@ -9,7 +9,7 @@ import pytest
 
 from art.adapter_kit.sequences import TrainingSequence
 from art_local.config import TrainOptions
-from art_local.requests import TrainRequest, read_request, write_request
+from art_local.train_request import TrainRequest, read_request, write_request
 
 REQUEST = TrainRequest(
     from_checkpoint=Path("/x/0003"),
@@ -50,7 +50,7 @@ def test_a_batch_without_sequences_is_possible(tmp_path: Path) -> None:
     assert read_request(tmp_path)[1] == []
 
 
-@pytest.mark.parametrize("module", ["requests", "config", "checkpoint_files"])
+@pytest.mark.parametrize("module", ["train_request", "config", "checkpoint_files"])
 def test_the_parents_side_does_not_load_torch(module: str) -> None:
     """What the parent process imports of the trainer is free of torch."""
     code = f"import sys, art_local.{module}; assert 'torch' not in sys.modules"
