@@ -21,6 +21,7 @@ from art_local.checkpoint_files import (
     delete_steps,
     list_steps,
     step_dir,
+    work_dir_of,
     work_path,
 )
 from art_local.config import TrainOptions, WorkerSettings
@@ -103,7 +104,7 @@ class LocalBackend(BackendTrainMixin):
         options = TrainOptions.from_dev(dev_config, config)
         service = self._service(model)
         checkpoints = service.config.checkpoints
-        work_dir = _work_dir(checkpoints)
+        work_dir = work_dir_of(checkpoints)
         step = await self._get_step(model) if config.target_step is None else config.target_step - 1
         await service.serve(step)
         sequences = await run_blocking(
@@ -153,7 +154,7 @@ class LocalBackend(BackendTrainMixin):
         served = await service.withdraw_all_but(steps_to_keep) if service is not None else {}
         errors: list[Exception] = [*served.values()]
         errors += await run_blocking(
-            delete_steps, checkpoints, [*steps_to_keep, *served], _work_dir(checkpoints)
+            delete_steps, checkpoints, [*steps_to_keep, *served], work_dir_of(checkpoints)
         )
         if errors:
             raise CheckpointDeletionError(
@@ -171,7 +172,7 @@ class LocalBackend(BackendTrainMixin):
         checkpoints = service.config.checkpoints
         async with service.exclusive():
             service.server.child.spawn()
-            work_dir = _work_dir(checkpoints)
+            work_dir = work_dir_of(checkpoints)
             await run_blocking(clean_work_dir, work_dir)
             if not await run_blocking(list_steps, checkpoints):
                 await service.worker.create_step_0(work_dir)
@@ -276,8 +277,3 @@ def _default_threads(base_model: str) -> int:
 
 def _key(model: AnyModel) -> tuple[str, str]:
     return model.project, model.name
-
-
-def _work_dir(checkpoints: Path) -> Path:
-    """Return the adapter's own directory beside the step directories (clause T7)."""
-    return checkpoints / ".art_local"

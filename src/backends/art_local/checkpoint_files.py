@@ -69,6 +69,11 @@ class WeightsFile:
         return cls(path, stat.st_dev, stat.st_ino, stat.st_mtime_ns)
 
 
+def work_dir_of(checkpoints_dir: Path) -> Path:
+    """Return the adapter's own directory for unfinished work, beside the step directories (clause T7)."""
+    return checkpoints_dir / ".art_local"
+
+
 def step_dir(checkpoints_dir: Path, step: int) -> Path:
     """Return the directory of a step, whether it exists or not."""
     return checkpoints_dir / f"{step:04d}"

@@ -11,6 +11,7 @@ from peft import PeftConfig, PeftModel
 from safetensors import SafetensorError
 
 from art.errors import ConfigurationError
+from art_local.checkpoint_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -127,15 +128,13 @@ def check_adapter_directory(path: str) -> None:
     Raises:
         ConfigurationError: It has not.
     """
-    for name in ("adapter_config.json", "adapter_model.safetensors"):
+    for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
         if not (Path(path) / name).is_file():
             raise ConfigurationError(f"{path} holds no LoRA adapter: {name} is missing")
     try:
-        kind = json.loads((Path(path) / "adapter_config.json").read_text(encoding="utf-8"))[
-            "peft_type"
-        ]
+        kind = json.loads((Path(path) / ADAPTER_CONFIG).read_text(encoding="utf-8"))["peft_type"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(f"{path}/adapter_config.json cannot be read: {error!r}") from error
+        raise ConfigurationError(f"{path}/{ADAPTER_CONFIG} cannot be read: {error!r}") from error
     if kind != "LORA":
         raise ConfigurationError(
             f"the adapter in {path} is of type {kind!r}; only LORA is supported"

@@ -9,8 +9,6 @@ import httpx
 import openai
 import pytest
 
-pytest.importorskip("starlette", reason="the gateway's server library comes with the extra `local`")
-
 from art.adapter_kit.engine_protocol import GenerateRequest, TokenEvent
 from art.adapter_kit.gateway import Gateway
 from art.adapter_kit.served_names import ServedNames
