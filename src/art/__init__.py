@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from art.equality import same_groups
     from art.errors import ArtError
     from art.gather import gather_trajectories, gather_trajectory_groups
+    from art.load import load_trajectories
     from art.local import LocalBackend as LocalBackend
     from art.model import Model, TrainableModel
     from art.rules.retention import RetentionResult, StepInfo
@@ -74,6 +75,7 @@ __all__ = [
     "errors",
     "gather_trajectories",
     "gather_trajectory_groups",
+    "load_trajectories",
     "model_dir",
     "retry",
     "same_groups",
@@ -102,6 +104,7 @@ _MODULES = {
     "checkpoints_dir": "art.books.paths",
     "gather_trajectories": "art.gather",
     "gather_trajectory_groups": "art.gather",
+    "load_trajectories": "art.load",
     "model_dir": "art.books.paths",
     "retry": "art.utils.retry",
     "same_groups": "art.equality",

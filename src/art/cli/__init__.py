@@ -1,8 +1,8 @@
 """The command line: `art COMMAND ...`.
 
-Commands are contributed by the packages that own them, in the entry-point group `art.commands`. Each is a
-callable that takes the arguments after its name and returns the exit status; the first line of its docstring
-is its summary.
+Commands are contributed by the packages that own them, in the entry-point group `art.commands`; those on the
+frontend's own files are built in. Each is a callable that takes the arguments after its name and returns the
+exit status; the first line of its docstring is its summary.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Command: TypeAlias = Callable[[list[str]], int]
 
 GROUP = "art.commands"
+_BUILT_IN = (EntryPoint("migrate", "art.cli.migrate:command", GROUP),)
 _USAGE = "usage: art COMMAND [ARGUMENT ...]"
 
 
@@ -30,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
         argv: The arguments; those of the process where None.
     """
     arguments = sys.argv[1:] if argv is None else argv
-    commands = {entry.name: entry for entry in entry_points(group=GROUP)}
+    commands = {entry.name: entry for entry in (*entry_points(group=GROUP), *_BUILT_IN)}
     if not arguments:
         print(_help(commands), file=sys.stderr)
         return 2
@@ -42,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
         print(version("art-rl"))
         return 0
     if name not in commands:
-        available = ", ".join(sorted(commands)) or "none"
+        available = ", ".join(sorted(commands))
         print(f"art: unknown command {name!r}; available: {available}", file=sys.stderr)
         return 2
     return _run(commands[name], rest)
@@ -65,8 +66,6 @@ def _run(entry: EntryPoint, arguments: list[str]) -> int:
 
 
 def _help(commands: dict[str, EntryPoint]) -> str:
-    if not commands:
-        return f"{_USAGE}\n\nno commands are installed"
     width = max(map(len, commands))
     lines = [f"  {name:{width}}  {_summary(entry)}" for name, entry in sorted(commands.items())]
     return "\n".join([_USAGE, "", "commands:", *lines])

@@ -5,8 +5,35 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+# Upstream had these here before it wrote parquet.
+from art.utils.trajectory_json import (
+    deserialize_trajectory_groups,
+    dict_to_message_or_choice,
+    dict_to_trajectory,
+    dict_to_trajectory_group,
+    history_to_dict,
+    message_or_choice_to_dict,
+    serialize_trajectory_groups,
+    trajectory_group_to_dict,
+    trajectory_to_dict,
+)
+
 if TYPE_CHECKING:
     from art.trajectories import TrajectoryGroup
+
+__all__ = [
+    "deserialize_trajectory_groups",
+    "dict_to_message_or_choice",
+    "dict_to_trajectory",
+    "dict_to_trajectory_group",
+    "history_to_dict",
+    "message_or_choice_to_dict",
+    "read_trajectory_groups_parquet",
+    "serialize_trajectory_groups",
+    "trajectory_group_to_dict",
+    "trajectory_to_dict",
+    "write_trajectory_groups_parquet",
+]
 
 
 def write_trajectory_groups_parquet(
