@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import settings
 
-# By default an example that takes longer than 200 ms is a failure: on a busy machine that says nothing.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+from tests.profiles import chosen_profile, register_profiles
+
+register_profiles()
+settings.load_profile(chosen_profile(os.environ))

@@ -27,6 +27,9 @@ class ClientCache:
 
     def get(self, base_url: str, api_key: str) -> AsyncOpenAI:
         """Return the running loop's client for an endpoint."""
+        # Open connections keep their loop alive, so the weak references alone would let go of nothing.
+        for ended in [loop for loop in self._by_loop if loop.is_closed()]:
+            del self._by_loop[ended]
         try:
             clients = self._by_loop.setdefault(asyncio.get_running_loop(), {})
         except RuntimeError:  # no loop runs here: the client is made ahead of one

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import os
 import shutil
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import art
 from art import BackendTrainMixin, LocalTrainResult, backend_train
 from art.adapter_kit.blocking import run_blocking
+from art.adapter_kit.dependencies import require
 from art.adapter_kit.sequences import build_sequences, num_action_tokens, token_counts
-from art.errors import CheckpointDeletionError, ConfigurationError, MissingDependencyError
+from art.errors import CheckpointDeletionError, ConfigurationError
 from art_local.base_model import BUILTIN_MODELS, resolve_base_model
 from art_local.checkpoint_files import (
     clean_work_dir,
@@ -75,15 +75,10 @@ class LocalBackend(BackendTrainMixin):
             step_timeout_s: How long one gradient step may take.
 
         Raises:
-            MissingDependencyError: The extra `local` is not installed.
+            MissingDependencyError: The extra `local` is not installed, or too old.
         """
         del in_process
-        missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-        if missing:
-            raise MissingDependencyError(
-                f"LocalBackend needs {', '.join(missing)}, which is not installed; "
-                'run: pip install "art-rl[local]"'
-            )
+        require(_NEEDED, extra="local", needed_by="LocalBackend", distribution="art-rl")
         self._path = None if path is None else str(path)
         self._device = device
         self._threads = threads
