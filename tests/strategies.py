@@ -75,7 +75,10 @@ content_parts = st.lists(
 
 
 def _unlike_a_choice(message: dict[str, Any]) -> bool:
-    return not ("finish_reason" in message and isinstance(message.get("message"), dict))
+    """Leave out what is taken for a choice, or refused as a whole response."""
+    is_choice = "finish_reason" in message and isinstance(message.get("message"), dict)
+    is_response = "choices" in message and "role" not in message
+    return not is_choice and not is_response
 
 
 messages = st.one_of(

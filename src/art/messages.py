@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import pydantic
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from art.types import Message, MessageOrChoice, MessagesAndChoices
 
+_ORDINARY = frozenset({str, list, dict, int, type(None)})
 _CHOICE_MODULE = "openai.types.chat.chat_completion"
 
 
@@ -41,6 +43,10 @@ def normalise_item(item: object, where: str) -> MessageOrChoice:
     Raises:
         TypeError: The item is none of these.
     """
+    if type(item) is dict:
+        _make_iterators_lists(item)
+        if "finish_reason" not in item and "choices" not in item:  # by far the most common
+            return cast("MessageOrChoice", item)
     if is_choice(item):
         return item
     given = item
@@ -54,6 +60,17 @@ def normalise_item(item: object, where: str) -> MessageOrChoice:
     if "finish_reason" in item and isinstance(item.get("message"), dict):
         return choice_from_dict(item)
     return cast("MessageOrChoice", item)
+
+
+def _make_iterators_lists(message: dict[str, Any]) -> None:
+    """Replace iterators in a message by lists of what they yield.
+
+    Pydantic makes them of the parts and tool calls of a message in a field that is typed with OpenAI's params.
+    They can be read but once, so the message itself is changed: else its owner would find them used up.
+    """
+    for key, value in message.items():
+        if type(value) not in _ORDINARY and isinstance(value, Iterator):
+            message[key] = list(value)
 
 
 def messages_for_prompt(items: MessagesAndChoices) -> list[Message]:

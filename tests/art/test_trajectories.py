@@ -6,17 +6,19 @@ import pickle
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import pydantic
 import pytest
-from openai.types.chat import ChatCompletionMessage
+from openai.types.chat import ChatCompletionMessage, ChatCompletionMessageParam
 
 import art
 from art.errors import InvalidTrajectoriesError
 from art.messages import is_choice
 from art.trajectories import History, PendingTrajectoryGroup, PydanticException
-from tests.art.factories import group, trajectory
+from tests.art.factories import group, model, trajectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
 CHOICE: dict[str, Any] = {
     "finish_reason": "stop",
@@ -319,3 +321,34 @@ def test_stored_exceptions_are_taken_as_they_are() -> None:
     kept = PydanticException(type="<class 'E'>", message="m", traceback="t")
     made = art.TrajectoryGroup([], exceptions=[kept])
     assert made.exceptions == [kept]
+
+
+class Scenario(pydantic.BaseModel):
+    """A user's own model, with messages typed as OpenAI's."""
+
+    messages: list[ChatCompletionMessageParam]
+
+
+async def test_c001_messages_of_a_users_own_typed_model_are_logged_twice(tmp_path: Path) -> None:
+    """Parts and tool calls that pydantic turned into one-shot iterators are plain data in the file, both times."""
+    parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:x"}}]
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{"}}
+    messages: Any = [
+        {"role": "user", "content": parts},
+        {"role": "assistant", "tool_calls": [call]},
+    ]
+    typed = Scenario(messages=messages)
+    rollout = art.Trajectory(messages_and_choices=[*typed.messages], reward=1.0)
+    agent = model(tmp_path)
+
+    for _ in range(2):
+        await agent.log([rollout], step=1)
+
+    groups = art.load_trajectories(art.model_dir(agent))
+    assert len(groups) == 2
+    for logged in groups:
+        first, second = logged.trajectories[0].messages_and_choices
+        assert first == {"role": "user", "content": parts}
+        assert second == {"role": "assistant", "tool_calls": [call]}
+    own: Any = typed.messages[0]
+    assert list(own["content"]) == parts  # not used up

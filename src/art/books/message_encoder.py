@@ -1,149 +1,249 @@
-"""One turn of a conversation, a message dict or a Choice, as the row struct of the trajectory file and back.
+"""Turns of conversations, message dicts and Choices, as the message structs of the trajectory file.
 
 Typed columns are for queries; exactness comes from one rule. A column *captures* a value when decoding the
 column gives back exactly that value. Whatever is not captured (unknown provider keys, nulls, odd types, text
 with lone surrogates) stays in `extra`, and `extra` wins over the columns. So a null, a missing key, `[]` and
 `""` are told apart, and nothing is lost for want of a column.
+
+A step holds a hundred thousand messages, so columns are collected for many of them and handed to Arrow whole.
 """
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, TypeGuard, cast
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pydantic
 
+from art.books.long_texts import LongTexts, TakenKeyError
 from art.books.plain_json import (
     NotPlainError,
     exact_text,
     json_text,
-    parse_exact,
-    plain,
-    plain_scalar,
+    plain_fields,
     shown,
+    stored_text,
     written_fields,
 )
-from art.messages import choice_from_dict, is_choice, normalise_item
+from art.books.token_columns import are_integers, fit_int32, logprob_columns, shared_length
+from art.books.trajectory_schema import MESSAGE
+from art.messages import is_choice, normalise_item
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping
 
-    from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob
+    from openai.types.chat.chat_completion import Choice
 
     from art.types import MessageOrChoice, MessagesAndChoices
 
-_INT32 = range(-(2**31), 2**31)
+_REPLY_TEXTS = ("role", "content", "tool_call_id")
+_CHARACTERS_PER_TOKEN = 16
 
 
-def encode_messages(items: MessagesAndChoices) -> list[dict[str, Any]]:
-    """Turn the items of one history into row structs.
+class MessageColumns:
+    """Messages in the making, column by column.
 
-    Raises:
-        NotPlainError: An item holds something that has no JSON form; the message starts with `[index]`.
+    Attributes:
+        size: Estimate of the memory that they take, in characters of text.
     """
-    structs = []
-    context: list[int] = []  # the token ids of the conversation up to and including the last Choice
-    for i, item in enumerate(items):
-        try:
-            struct = _encode(normalise_item(item, "it"), context)
-        except (NotPlainError, TypeError) as error:
-            raise NotPlainError(f"[{i}]: {error}") from error
-        context = _context_after(struct, context)
-        structs.append(struct)
-    return structs
 
+    def __init__(self) -> None:
+        self.size = 0
+        self._count = 0
+        # Values by index of the message; what is absent is null.
+        self._values: dict[str, dict[int, Any]] = {field.name: {} for field in MESSAGE}
+        self._not_captured: dict[int, dict[str, Any]] = {}
 
-def decode_messages(structs: Iterable[Mapping[str, Any]]) -> MessagesAndChoices:
-    """Turn the row structs of one history back into its items. Absent columns count as null."""
-    items = []
-    context: list[int] = []
-    for struct in structs:
-        items.append(_decode(struct, context))
-        context = _context_after(struct, context)
-    return items
+    def __len__(self) -> int:
+        return self._count
 
+    def add(self, items: MessagesAndChoices, long_texts: LongTexts) -> None:
+        """Add the items of one history.
 
-def _encode(item: MessageOrChoice, context: Sequence[int]) -> dict[str, Any]:
-    struct: dict[str, Any] = {"trainable": is_choice(item)}
-    if is_choice(item):
-        rest = _capture_choice(written_fields(item), struct, context)
-    else:
-        rest = _capture_message(dict(item), struct)
-    struct["extra"] = exact_text(rest) if rest else None
-    return struct
+        Args:
+            items: The items.
+            long_texts: Takes the images and other long texts of message parts.
 
+        Raises:
+            NotPlainError: An item holds something that has no JSON form; the message starts with `[index]`.
+        """
+        self._long_texts = long_texts  # of the row that is being added
+        context: list[int] = []  # the token ids of the turns so far, up to the last Choice
+        for i, item in enumerate(items):
+            try:
+                context = self._add(normalise_item(item, "it"), context)
+            except NotPlainError as error:
+                raise NotPlainError(f"[{i}]{error}") from error
+            except TypeError as error:
+                raise NotPlainError(f"[{i}]: {error}") from error
 
-def _decode(struct: Mapping[str, Any], context: Sequence[int]) -> MessageOrChoice:
-    extra = parse_exact(struct["extra"]) if struct.get("extra") else {}
-    message = _captured_message(struct)
-    if not struct.get("trainable"):
-        return cast("MessageOrChoice", _overridden(message, extra))
-    fields = _captured_choice(struct, context)
-    reply = extra.pop("message", {})
-    fields["message"] = _overridden(message, reply) if isinstance(reply, dict) else reply
-    return choice_from_dict(_overridden(fields, extra))
+    def array(self) -> pa.StructArray:
+        """Return all messages as one array."""
+        arrays = []
+        for name in (*_REPLY_TEXTS, "finish_reason"):
+            self._set_surrogates_apart(name)
+        self._values["extra"] = {i: exact_text(rest) for i, rest in self._not_captured.items()}
+        for field in MESSAGE:
+            values = self._values[field.name]
+            if values:
+                arrays.append(pa.array([*map(values.get, range(self._count))], field.type))
+            else:
+                arrays.append(pa.nulls(self._count, field.type))
+        return pa.StructArray.from_arrays(arrays, fields=list(MESSAGE))
 
+    def _add(self, item: MessageOrChoice, context: list[int]) -> list[int]:
+        """Add one item, and return the token ids of the conversation after it."""
+        i = self._count
+        self._count += 1
+        self._values["trainable"][i] = is_turn = type(item) is not dict and is_choice(item)
+        if is_turn:
+            rest, context = self._capture_choice(item, i, context)
+        else:
+            rest = self._capture_message(item, i)
+        if rest:
+            self._not_captured[i] = rest
+        return context
 
-def _overridden(captured: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
-    # Keys of `extra` keep their own order, so that encoding the result gives the same text again.
-    return {**{key: captured[key] for key in captured if key not in extra}, **extra}
+    # --- what a message and the message of a Choice have in common ---
 
+    def _capture_message(self, fields: Mapping[str, Any], i: int) -> dict[str, Any]:
+        """Fill the columns of message `i`; return the fields that they do not capture."""
+        rest: dict[str, Any] = {}
+        for key, value in fields.items():
+            if type(value) is str and key in _REPLY_TEXTS:
+                self._values[key][i] = value
+                self.size += len(value)
+            elif key == "tool_calls" and value and (calls := _ordinary_calls(value)) is not None:
+                self._put_calls({key: calls}, i)
+            else:
+                rest[key] = value
+        if rest:
+            rest = plain_fields(rest, models=True)
+            if rest.get("content") is not None:
+                self._capture_content(rest, i)
+            if rest.get("tool_calls") and isinstance(rest["tool_calls"], list):
+                self._put_calls(rest, i)  # not if it is empty: upstream, too, writes null then
+        return rest
 
-def _plain_field(key: str, value: object) -> Any:
-    try:
-        return plain({key: value}, models=True)[key]
-    except NotPlainError as error:
-        raise NotPlainError(f"{key!r} {error}") from error
+    def _capture_content(self, rest: dict[str, Any], i: int) -> None:
+        content = rest["content"]
+        if isinstance(content, str):  # of a subclass before
+            self._values["content"][i] = rest.pop("content")
+        elif isinstance(content, list):
+            self._values["content"][i] = shown("".join(map(_text_of_part, content)))
+            with contextlib.suppress(TakenKeyError):
+                parts = self._long_texts.set_apart(content)
+                if self._put_json("content_parts", i, parts):
+                    del rest["content"]
 
+    def _put_calls(self, rest: dict[str, Any], i: int) -> None:
+        self._values["calls"][i] = [_queryable_call(call) for call in rest["tool_calls"]]
+        if self._put_json("tool_calls", i, rest["tool_calls"]):
+            del rest["tool_calls"]
 
-# --- what a message and the message of a Choice have in common ---
+    def _put_json(self, column: str, i: int, value: object) -> bool:
+        """Put JSON in a column; return whether it shows the value exactly."""
+        self._values[column][i], is_exact = stored_text(value)
+        self.size += len(self._values[column][i])
+        return is_exact
 
+    def _set_surrogates_apart(self, name: str) -> None:
+        """Show U+FFFD for lone surrogates in a column of text, and keep the exact text in `extra`."""
+        values = self._values[name]
+        for i, text in values.items():
+            if not text.isascii() and (replaced := shown(text)) != text:
+                rest = self._not_captured.setdefault(i, {})
+                if name != "finish_reason" and self._values["trainable"][i]:
+                    rest = rest.setdefault("message", {})
+                rest[name] = text
+                values[i] = replaced
 
-def _capture_message(fields: Mapping[str, Any], struct: dict[str, Any]) -> dict[str, Any]:
-    """Fill the columns of `struct`; return the fields that they do not capture."""
-    rest = {key: _plain_field(key, value) for key, value in fields.items()}
-    _capture_text(rest, "role", struct)
-    _capture_text(rest, "tool_call_id", struct)
-    _capture_text(rest, "content", struct)
-    parts = rest.get("content")
-    if isinstance(parts, list):
-        struct["content"] = shown("".join(map(_text_of_part, parts)))
-        _capture_json(rest, "content", struct, "content_parts")
-    calls = rest.get("tool_calls")
-    if isinstance(calls, list) and calls:  # upstream writes null for an empty list
-        struct["calls"] = [_queryable_call(call) for call in calls]
-        _capture_json(rest, "tool_calls", struct, "tool_calls")
-    return rest
+    # --- what only a Choice has ---
 
+    def _capture_choice(
+        self, choice: Choice, i: int, context: list[int]
+    ) -> tuple[dict[str, Any], list[int]]:
+        """Fill the columns of message `i`; return the fields that they do not capture, and the token ids."""
+        fields = written_fields(choice)
+        reply = fields.pop("message", None)
+        context = self._capture_token_ids(fields, i, context)
+        if fields.get("logprobs") is not None:
+            self._capture_logprobs(fields, i)
+        rest = plain_fields(fields, models=True)
+        if type(rest.get("finish_reason")) is str:
+            self._values["finish_reason"][i] = rest.pop("finish_reason")
+        if isinstance(reply, pydantic.BaseModel):
+            reply = written_fields(reply)
+        if isinstance(reply, dict):
+            reply = self._capture_message(reply, i)
+        if reply != {}:
+            rest |= plain_fields({"message": reply}, models=True)
+        return rest, context
 
-def _captured_message(struct: Mapping[str, Any]) -> dict[str, Any]:
-    columns = ("role", "content", "tool_call_id")
-    message = {name: struct[name] for name in columns if struct.get(name) is not None}
-    if struct.get("content_parts") is not None:
-        message["content"] = json.loads(struct["content_parts"])
-    if struct.get("tool_calls") is not None:
-        message["tool_calls"] = json.loads(struct["tool_calls"])
-    return message
+    def _capture_token_ids(self, fields: dict[str, Any], i: int, context: list[int]) -> list[int]:
+        """Move lists of token ids from `fields` to their columns; return those of the conversation so far."""
+        ids = _integers(fields, "token_ids")
+        if ids is not None and fit_int32(ids):
+            self._values["token_ids"][i] = fields.pop("token_ids")
+            self.size += _CHARACTERS_PER_TOKEN * len(ids)
+        else:
+            ids = []
+        prompt = _integers(fields, "prompt_token_ids")
+        if prompt is None:
+            return context
+        length = shared_length(prompt, context)
+        suffix = prompt[length:]
+        if not fit_int32(suffix):
+            return context
+        del fields["prompt_token_ids"]
+        self._values["prompt_shared_length"][i] = length
+        self._values["prompt_suffix"][i] = suffix
+        self.size += _CHARACTERS_PER_TOKEN * len(suffix)
+        return prompt + ids
 
-
-def _capture_text(rest: dict[str, Any], key: str, struct: dict[str, Any]) -> None:
-    value = rest.get(key)
-    if isinstance(value, str):
-        struct[key] = shown(value)
-        if struct[key] == value:
-            del rest[key]
-
-
-def _capture_json(rest: dict[str, Any], key: str, struct: dict[str, Any], column: str) -> None:
-    text = json_text(rest[key])
-    struct[column] = shown(text)
-    if struct[column] == text:
-        del rest[key]
+    def _capture_logprobs(self, fields: dict[str, Any], i: int) -> None:
+        columns, is_exact = logprob_columns(fields["logprobs"], self._values["token_ids"].get(i))
+        for name, column in columns.items():
+            self._values[name][i] = column
+            self.size += _CHARACTERS_PER_TOKEN * len(column or ())
+        if is_exact:
+            del fields["logprobs"]
 
 
 def _text_of_part(part: object) -> str:
     text = part.get("text") if isinstance(part, dict) else part
     return text if isinstance(text, str) else ""
+
+
+def _ordinary_calls(calls: object) -> list[dict[str, Any]] | None:
+    """Return tool calls of the OpenAI client as `plain` does, in a quarter of the time; None if one is unusual.
+
+    Most of what agents say are such calls.
+    """
+    if not isinstance(calls, list) or type(calls[0]) is dict:
+        return None
+    call_type, function_type = _call_types()
+    fields = []
+    for call in calls:
+        if type(call) is not call_type or type(call.function) is not function_type:
+            return None
+        function = vars(call.function)
+        texts = (call.type, call.id, *function.values())
+        if call.__pydantic_extra__ or call.function.__pydantic_extra__ or len(function) != 2:
+            return None
+        if not set(map(type, texts)) <= {str}:
+            return None
+        fields.append({**vars(call), "function": dict(function)})
+    return fields
+
+
+@functools.cache
+def _call_types() -> tuple[type[Any], type[Any]]:
+    from openai.types.chat import chat_completion_message_function_tool_call as module
+
+    return module.ChatCompletionMessageFunctionToolCall, module.Function
 
 
 def _queryable_call(call: object) -> dict[str, str | None]:
@@ -155,141 +255,22 @@ def _queryable_call(call: object) -> dict[str, str | None]:
         name, arguments = function.get("name"), function.get("arguments")
     elif isinstance(custom, dict):
         name, arguments = custom.get("name"), custom.get("input")
-    columns = {"id": fields.get("id"), "name": name, "arguments": arguments}
-    return {key: _as_text(value) for key, value in columns.items()}
+    return {
+        "id": _as_text(fields.get("id")),
+        "name": _as_text(name),
+        "arguments": _as_text(arguments),
+    }
 
 
 def _as_text(value: object) -> str | None:
-    if value is None:
-        return None
+    if (type(value) is str and value.isascii()) or value is None:
+        return value
     return shown(value if isinstance(value, str) else json_text(value))
 
 
-# --- what only a Choice has ---
-
-
-def _capture_choice(
-    fields: dict[str, Any], struct: dict[str, Any], context: Sequence[int]
-) -> dict[str, Any]:
-    """Fill the columns of `struct`; return the fields that they do not capture."""
-    if _capture_logprobs(fields.get("logprobs"), struct):
-        del fields["logprobs"]
-    reply = fields.pop("message", None)
-    # Lists of token ids are long and mostly plain already.
-    rest = {
-        key: value if _are_token_ids(value) else _plain_field(key, value)
-        for key, value in fields.items()
-    }
-    _capture_text(rest, "finish_reason", struct)
-    if _are_token_ids(rest.get("token_ids")):
-        struct["token_ids"] = rest.pop("token_ids")
-    if _are_token_ids(rest.get("prompt_token_ids")):
-        prompt = rest.pop("prompt_token_ids")
-        struct["prompt_shared_length"] = _shared_length(prompt, context)
-        struct["prompt_suffix"] = prompt[struct["prompt_shared_length"] :]
-    if isinstance(reply, pydantic.BaseModel):
-        reply = written_fields(reply)
-    if isinstance(reply, dict):
-        reply = _capture_message(dict(sorted(reply.items())), struct)
-    if reply != {}:
-        rest["message"] = _plain_field("message", reply)
-    return rest
-
-
-def _captured_choice(struct: Mapping[str, Any], context: Sequence[int]) -> dict[str, Any]:
-    fields = {
-        "finish_reason": struct.get("finish_reason"),
-        "token_ids": struct.get("token_ids"),
-        "prompt_token_ids": _prompt(struct, context),
-        "logprobs": _captured_logprobs(struct),
-    }
-    return {key: value for key, value in fields.items() if value is not None}
-
-
-def _are_token_ids(value: object) -> TypeGuard[list[int]]:
-    if type(value) is not list or not set(map(type, value)) <= {int}:
-        return False
-    return not value or (min(value) in _INT32 and max(value) in _INT32)
-
-
-def _shared_length(prompt: Sequence[int], context: Sequence[int]) -> int:
-    if prompt[: len(context)] == context:
-        return len(context)
-    pairs = enumerate(zip(prompt, context, strict=False))
-    shorter = min(len(prompt), len(context))
-    return next((i for i, (ours, theirs) in pairs if ours != theirs), shorter)
-
-
-def _prompt(struct: Mapping[str, Any], context: Sequence[int]) -> list[int] | None:
-    if struct.get("prompt_suffix") is None:
-        return None
-    return [*context[: struct["prompt_shared_length"]], *struct["prompt_suffix"]]
-
-
-def _context_after(struct: Mapping[str, Any], context: list[int]) -> list[int]:
-    prompt = _prompt(struct, context)
-    return context if prompt is None else prompt + (struct.get("token_ids") or [])
-
-
-# --- logprobs in the OpenAI shape ---
-
-
-def _capture_logprobs(logprobs: object, struct: dict[str, Any]) -> bool:
-    """Fill the three columns of logprobs where every entry is token, logprob and bytes and no more.
-
-    Where there is more (alternatives, refusals), `logprobs` is filled for queries but captures nothing.
-    """
-    from openai.types.chat.chat_completion import ChoiceLogprobs
-
-    if type(logprobs) is not ChoiceLogprobs or not isinstance(logprobs.content, list):
-        return False
-    entries = logprobs.content
-    if not all(map(_is_entry, entries)):
-        return False
-    struct["logprobs"] = [plain_scalar(entry.logprob) for entry in entries]
-    if logprobs.refusal is not None or logprobs.model_extra:
-        return False
-    if not all(map(_is_regular, entries)):
-        return False
-    struct["tokens"] = [entry.token for entry in entries]
-    struct["token_bytes"] = [None if e.bytes is None else bytes(e.bytes) for e in entries]
-    return True
-
-
-def _is_entry(entry: object) -> TypeGuard[ChatCompletionTokenLogprob]:
-    from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob
-
-    return type(entry) is ChatCompletionTokenLogprob and isinstance(entry.logprob, float)
-
-
-def _is_regular(entry: ChatCompletionTokenLogprob) -> bool:
-    return (
-        entry.top_logprobs == []
-        and type(entry.token) is str
-        and shown(entry.token) == entry.token
-        and (entry.bytes is None or _are_bytes(entry.bytes))
-        and not entry.model_extra
-    )
-
-
-def _are_bytes(value: object) -> bool:
-    if type(value) is not list or not set(map(type, value)) <= {int}:
-        return False
-    return not value or (min(value) >= 0 and max(value) < 256)
-
-
-def _captured_logprobs(struct: Mapping[str, Any]) -> dict[str, Any] | None:
-    if struct.get("tokens") is None:
-        return None
-    columns = zip(struct["tokens"], struct["logprobs"], struct["token_bytes"], strict=True)
-    return {
-        "content": [
-            {
-                "token": token,
-                "logprob": logprob,
-                "bytes": None if raw is None else list(raw),
-                "top_logprobs": [],
-            }
-            for token, logprob, raw in columns
-        ]
-    }
+def _integers(fields: dict[str, Any], key: str) -> list[int] | None:
+    """Return a field that is a list of integers, made plain; None if it is no such list."""
+    value = fields.get(key)
+    if isinstance(value, list) and not are_integers(value):
+        value = fields[key] = plain_fields({key: value})[key]  # numpy's integers, for example
+    return value if are_integers(value) else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,14 +16,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from art.books.atomic import replacing
+from art.books.gc_pause import gc_paused
 from art.books.os_errors import log_error
-from art.books.trajectory_rows import decode_groups, encode_group
-from art.books.trajectory_schema import SCHEMA
-from art.books.trajectory_upstream import is_v1, is_v2, rows_of_v1, rows_of_v2
+from art.books.trajectory_decoder import decode_groups
+from art.books.trajectory_encoder import encode_rows, group_rows
+from art.books.trajectory_schema import COLUMNS_WITH_DICTIONARY, LOGPROB_COLUMNS, SCHEMA
+from art.books.trajectory_upstream import tables_of_upstream
 from art.errors import InvalidTrajectoriesError, LogError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from art.trajectories import TrajectoryGroup
@@ -30,8 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ROWS_PER_GROUP = 512
-_CHARACTERS_PER_GROUP = 64 * 2**20  # images in messages would make 512 rows too much for memory
-_CHARACTERS_PER_TOKEN = 16
+_BYTES_PER_GROUP = 64 * 2**20  # images in messages would make 512 rows too much for memory
 _MAX_STEP = 2**31 - 1
 
 # What pyarrow, json and pydantic raise on a file that is torn, corrupt or of another kind.
@@ -110,8 +112,8 @@ def read_groups(path: Path) -> list[TrajectoryGroup]:
 def read_logs(path: Path) -> dict[int, list[TrajectoryGroup]]:
     """Read the groups of a file by `log_index`, in ascending order; see `read_groups`."""
     try:
-        with path.open("rb") as source:
-            return decode_groups(_rows(pq.ParquetFile(source)))
+        with path.open("rb") as source, gc_paused():
+            return decode_groups(_tables(pq.ParquetFile(source), {}))
     except FileNotFoundError:
         raise
     except _READ_ERRORS as error:
@@ -123,31 +125,22 @@ def read_logs(path: Path) -> dict[int, list[TrajectoryGroup]]:
 # --- reading ---
 
 
-def _rows(file: pq.ParquetFile) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file of any known format, as rows of ours with every column."""
+def _tables(file: pq.ParquetFile, stamp: Mapping[str, Any]) -> Iterator[pa.Table]:
+    """Yield the rows of a file of any known format, as tables of our schema."""
     names = file.schema_arrow.names
-    rows = _raw_rows(file)
     if "log_index" not in names:
-        rows = _upstream_rows(rows, names)
-    empty = dict.fromkeys(SCHEMA.names)
-    return ({**empty, **row} for row in rows)
+        yield from tables_of_upstream(file.iter_batches(_ROWS_PER_GROUP), names, stamp)
+        return
+    for i in range(file.num_row_groups):
+        yield _in_our_schema(file.read_row_group(i))
 
 
-def _upstream_rows(
-    rows: Iterator[dict[str, Any]], names: Sequence[str]
-) -> Iterator[dict[str, Any]]:
-    if is_v2(names):
-        rows = rows_of_v2(rows)
-    elif is_v1(names):
-        rows = rows_of_v1(rows)
-    else:
-        raise ValueError(f"its columns are {', '.join(names) or 'none'}")
-    return ({**row, "log_index": 0} for row in rows)
-
-
-def _raw_rows(file: pq.ParquetFile) -> Iterator[dict[str, Any]]:
-    for batch in file.iter_batches(batch_size=_ROWS_PER_GROUP):
-        yield from batch.to_pylist()
+def _in_our_schema(table: pa.Table) -> pa.Table:
+    """Bring a table to our schema: an earlier version had fewer columns, other programs write other types."""
+    missing = [field for field in SCHEMA if field.name not in table.column_names]
+    for field in missing:
+        table = table.append_column(field, pa.nulls(len(table), field.type))
+    return table.select(SCHEMA.names).cast(SCHEMA)
 
 
 def _existing_tables(source: IO[bytes], split: str, step: int) -> Iterator[pa.Table]:
@@ -158,15 +151,10 @@ def _existing_tables(source: IO[bytes], split: str, step: int) -> Iterator[pa.Ta
     """
     try:
         file = pq.ParquetFile(source)
-        if file.schema_arrow.equals(SCHEMA):
-            for i in range(file.num_row_groups):
-                yield file.read_row_group(i)
-            return
         names = file.schema_arrow.names
         if "log_index" in names and not set(names) <= set(SCHEMA.names):
             raise ValueError("it holds columns of a later version")
-        stamp = {"split": split, "step": step}
-        yield from _tables({**row, **stamp} for row in _rows(file))
+        yield from _tables(file, {"split": split, "step": step})
     except _READ_ERRORS as error:
         raise _UnreadableError(str(error)) from error
 
@@ -213,44 +201,45 @@ def _write_groups(
     first_group_index: int = 0,
 ) -> None:
     # Numbers of groups go on from log to log: upstream's reader knows no other key.
-    rows = (
-        {**row, **stamp}
-        for i, group in enumerate(groups)
-        for row in encode_group(group, first_group_index + i, f"group {i}")
+    rows = itertools.chain.from_iterable(
+        group_rows(group, first_group_index + i, f"group {i}") for i, group in enumerate(groups)
     )
-    for table in _tables(rows):
-        writer.write_table(table)
+    # While one row group is compressed, which leaves Python free, the next one is put together.
+    with gc_paused(), ThreadPoolExecutor(1, "art-parquet") as thread:
+        written: Future[None] | None = None
+        for table in _in_row_groups(encode_rows(rows, stamp)):
+            if written is not None:
+                written.result()
+            written = thread.submit(writer.write_table, table)
+        if written is not None:
+            written.result()
 
 
-def _tables(rows: Iterable[dict[str, Any]]) -> Iterator[pa.Table]:
-    """Cut rows into tables bounded in rows and in text."""
-    pending: list[dict[str, Any]] = []
-    size = 0
-    for row in rows:
-        pending.append(row)
-        size += _size(row)
-        if len(pending) >= _ROWS_PER_GROUP or size >= _CHARACTERS_PER_GROUP:
-            yield pa.Table.from_pylist(pending, schema=SCHEMA)
-            pending, size = [], 0
+def _in_row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Join tables to row groups that are bounded in rows and in memory."""
+    pending: list[pa.Table] = []
+    num_rows = num_bytes = 0
+    for table in tables:
+        pending.append(table)
+        num_rows += len(table)
+        num_bytes += table.nbytes
+        if num_rows >= _ROWS_PER_GROUP or num_bytes >= _BYTES_PER_GROUP:
+            yield pa.concat_tables(pending)
+            pending, num_rows, num_bytes = [], 0, 0
     if pending:
-        yield pa.Table.from_pylist(pending, schema=SCHEMA)
-
-
-def _size(row: dict[str, Any]) -> int:
-    """Estimate the memory that a row takes, in characters of text."""
-    histories = [history["messages"] for history in row.get("histories") or []]
-    structs = itertools.chain(row.get("messages") or [], *histories)
-    size = len(row.get("metadata") or "") + len(row.get("extra") or "")
-    for struct in structs:
-        for column in ("content", "content_parts", "tool_calls", "extra"):
-            size += len(struct.get(column) or "")
-        for column in ("token_ids", "prompt_suffix", "logprobs"):
-            size += _CHARACTERS_PER_TOKEN * len(struct.get(column) or ())
-    return size
+        yield pa.concat_tables(pending)
 
 
 def _writer(target: IO[bytes]) -> pq.ParquetWriter:
-    return pq.ParquetWriter(target, SCHEMA, compression="zstd")
+    return pq.ParquetWriter(
+        target,
+        SCHEMA,
+        compression="zstd",
+        compression_level=3,
+        use_dictionary=COLUMNS_WITH_DICTIONARY,
+        dictionary_pagesize_limit=_BYTES_PER_GROUP,
+        column_encoding=dict.fromkeys(LOGPROB_COLUMNS, "BYTE_STREAM_SPLIT"),
+    )
 
 
 def _free_name_beside(path: Path) -> Path:

@@ -6,7 +6,12 @@ message struct the first five fields. What follows is typed for queries, and hol
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 _CALL = pa.struct([("id", pa.string()), ("name", pa.string()), ("arguments", pa.string())])
 
@@ -27,8 +32,10 @@ MESSAGE = pa.struct(
         ("prompt_shared_length", pa.int32()),
         ("prompt_suffix", pa.list_(pa.int32())),
         ("logprobs", pa.list_(pa.float64())),
-        ("tokens", pa.list_(pa.string())),  # the text and the bytes of each entry of `logprobs`
-        ("token_bytes", pa.list_(pa.binary())),
+        # The text and the bytes of each entry of `logprobs`. Texts that are the `token_ids` ("token_id:17", as
+        # servers write them that return ids) are left out, as are bytes that are the UTF-8 of the text.
+        ("tokens", pa.list_(pa.string())),
+        ("token_bytes", pa.list_(pa.binary())),  # null where no entry has bytes
         ("extra", pa.string()),  # JSON of what the columns above do not give back exactly; it wins
     ]
 )
@@ -39,7 +46,7 @@ _EXCEPTION = pa.struct(
 # Entries of a map. Parquet's own map type would keep HF datasets from loading the file at all; in DuckDB
 # `map_from_entries(metrics_map)['name']` makes one of them.
 _METRIC = pa.struct([("key", pa.string()), ("value", pa.float64())])
-_HISTORY = pa.struct([("messages", pa.list_(MESSAGE)), ("tools", pa.string())])
+HISTORY = pa.struct([("messages", pa.list_(MESSAGE)), ("tools", pa.string())])
 
 SCHEMA = pa.schema(
     [
@@ -69,9 +76,33 @@ SCHEMA = pa.schema(
         ("auto_metrics", pa.string()),  # JSON
         ("initial_policy_version", pa.int64()),
         ("final_policy_version", pa.int64()),
-        ("histories", pa.list_(_HISTORY)),
+        ("histories", pa.list_(HISTORY)),
         ("extra", pa.string()),  # as in a message, by column name
+        ("long_texts", pa.list_(pa.string())),  # what `content_parts` refers to
     ]
 )
 
 UPSTREAM_COLUMNS = SCHEMA.names[:10]
+
+# Nearly every value of these is another one: a dictionary would only cost time and space.
+_UNIQUE_TEXTS = frozenset({"content", "tool_calls", "tool_call_id", "id", "arguments"})
+_NUMBERS_BY_TOKEN = frozenset({"token_ids", "prompt_suffix", "logprobs"})
+
+
+def _leaves(fields: Iterable[pa.Field], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the path in the file, and the name of the field, of every column that holds values."""
+    for field in fields:
+        path, kind = prefix + field.name, field.type
+        while pa.types.is_list(kind):
+            path, kind = f"{path}.list.element", kind.value_type
+        if pa.types.is_struct(kind):
+            yield from _leaves(kind, f"{path}.")
+        else:
+            yield path, field.name
+
+
+# Images that every turn repeats are in the file once.
+COLUMNS_WITH_DICTIONARY = [
+    path for path, name in _leaves(SCHEMA) if name not in _UNIQUE_TEXTS | _NUMBERS_BY_TOKEN
+]
+LOGPROB_COLUMNS = [path for path, name in _leaves(SCHEMA) if name == "logprobs"]

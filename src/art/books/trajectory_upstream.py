@@ -6,18 +6,22 @@ adds `group_json` and `trajectory_json`, which hold the whole. Both are recognis
 
 from __future__ import annotations
 
-import json
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
-from art.books.plain_json import exact_text, parse_exact
-from art.books.trajectory_rows import encode_group, numbers_map
-from art.trajectories import Trajectory, TrajectoryGroup
+import pyarrow as pa
+
+from art.books.plain_json import exact_text, parse_json
+from art.books.trajectory_encoder import Row, encode_rows, group_rows, numbers_map
+from art.books.trajectory_schema import SCHEMA
+from art.trajectories import History, Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
 _V2_VERSION = 2
+_ROWS_PER_TABLE = 512
 _V1_REQUIRED = frozenset({"group_index", "reward", "messages"})
 _GROUP_FIELDS = frozenset({"exceptions", "metadata", "metrics", "logs"})
 _TRAJECTORY_FIELDS = frozenset(Trajectory.model_fields) - {"start_time"}
@@ -33,7 +37,32 @@ def is_v2(columns: Collection[str]) -> bool:
     return "trajectory_json" in columns
 
 
-def rows_of_v1(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def tables_of_upstream(
+    batches: Iterable[pa.RecordBatch], columns: Collection[str], stamp: Mapping[str, Any]
+) -> Iterator[pa.Table]:
+    """Turn the rows of a file of upstream into tables of our schema, as log 0.
+
+    Args:
+        batches: The rows.
+        columns: The names of their columns.
+        stamp: The split and the step of the file, where known.
+
+    Raises:
+        ValueError: The columns are of no known format, or a row is of a later version.
+    """
+    stamp = {**stamp, "log_index": 0}
+    rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
+    if is_v2(columns):
+        yield from encode_rows(_rows_of_v2(rows), stamp)
+    elif is_v1(columns):
+        converted = _rows_of_v1(rows)
+        while some := [{**row, **stamp} for row in itertools.islice(converted, _ROWS_PER_TABLE)]:
+            yield pa.Table.from_pylist(some, schema=SCHEMA)
+    else:
+        raise ValueError(f"its columns are {', '.join(columns) or 'none'}")
+
+
+def _rows_of_v1(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Turn rows of a v1 file into ours; the columns that v1 had are kept to the byte."""
     num_trajectories: dict[int, int] = {}
     for row in rows:
@@ -47,8 +76,19 @@ def rows_of_v1(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             columns["trajectory_index"] = index
             columns["messages"] = [_message_of_v1(struct) for struct in row["messages"] or []]
         if row.get("metrics"):
-            columns["metrics_map"] = numbers_map(json.loads(row["metrics"]))
+            columns["metrics_map"] = numbers_map(parse_json(row["metrics"]))
+        if row.get("additional_histories"):
+            columns |= _histories_of_v1(row["additional_histories"])
         yield columns
+
+
+def _histories_of_v1(text: str) -> dict[str, Any]:
+    # Upstream's migration of JSONL files wrote this column, its logging did not.
+    histories = [History(**fields) for fields in parse_json(text)]
+    group = TrajectoryGroup([Trajectory(additional_histories=histories)])
+    [table] = encode_rows(group_rows(group, 0, "additional_histories"), {})
+    [row] = table.to_pylist()
+    return {"histories": row["histories"], "extra": row["extra"]}
 
 
 def _message_of_v1(struct: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,7 +98,7 @@ def _message_of_v1(struct: Mapping[str, Any]) -> dict[str, Any]:
     return {**struct, "extra": exact_text(extra) if extra else None}
 
 
-def rows_of_v2(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def _rows_of_v2(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
     """Turn rows of a v2 file into ours; fields that we do not know are kept under `extra["upstream"]`.
 
     Raises:
@@ -83,7 +123,7 @@ def _rows_of_v2_row(
     trajectory: dict[str, Any] | None,
     *,
     with_exceptions: bool,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     # Exceptions belong to the group and are told once, with its first row.
     known = {key: value for key, value in group.items() if key in _GROUP_FIELDS}
     known["exceptions"] = group.get("exceptions", []) if with_exceptions else []
@@ -98,22 +138,21 @@ def _rows_of_v2_row(
         unknown |= {k: v for k, v in trajectory.items() if k not in _TRAJECTORY_FIELDS}
         trajectories.append(Trajectory.model_validate(fields))
     name = f"group {row['group_index']}"
-    for encoded in encode_group(TrajectoryGroup(trajectories, **known), row["group_index"], name):
-        if encoded.get("trajectory_index") is not None:
-            encoded["trajectory_index"] = row["trajectory_index"]
+    for encoded in group_rows(TrajectoryGroup(trajectories, **known), row["group_index"], name):
+        if "trajectory_index" in encoded.columns:
+            encoded.columns["trajectory_index"] = row["trajectory_index"]
         if unknown:
-            extra = parse_exact(encoded["extra"]) if encoded["extra"] else {}
-            encoded["extra"] = exact_text({**extra, "upstream": unknown})
+            encoded.extra["upstream"] = unknown
         yield encoded
 
 
-def _with_nan(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def _with_nan(metrics: Mapping[str, Any] | None) -> dict[str, Any]:
     """Undo what pydantic does to a NaN in its JSON: a number cannot be null."""
-    return {key: math.nan if value is None else value for key, value in metrics.items()}
+    return {key: math.nan if value is None else value for key, value in (metrics or {}).items()}
 
 
 def _object(text: str) -> dict[str, Any]:
-    value = json.loads(text)
+    value = parse_json(text)
     if not isinstance(value, dict):
         raise ValueError(f"it holds {text[:40]!r} where a JSON object belongs")  # noqa: TRY004 - about the file
     return value

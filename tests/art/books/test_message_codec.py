@@ -5,6 +5,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from openai.types.chat.chat_completion import Choice
@@ -14,12 +15,27 @@ from openai.types.chat.chat_completion_message_function_tool_call import (
     Function,
 )
 
-from art.books.message_codec import decode_messages, encode_messages
+from art.books.long_texts import LongTexts
+from art.books.message_decoder import decode_histories
+from art.books.message_encoder import MessageColumns
 from art.books.plain_json import NotPlainError
+from art.books.trajectory_schema import MESSAGE
 from art.equality import same_items
 from art.messages import choice_from_dict, is_choice
 from art.types import MessagesAndChoices
 from tests.strategies import items
+
+
+def encode_messages(items: MessagesAndChoices) -> list[dict[str, Any]]:
+    columns = MessageColumns()
+    columns.add(items, LongTexts())
+    structs: list[dict[str, Any]] = columns.array().to_pylist()
+    return structs
+
+
+def decode_messages(structs: list[dict[str, Any]]) -> MessagesAndChoices:
+    [history] = decode_histories(pa.array(structs, MESSAGE), [len(structs)], [None])
+    return history
 
 
 def choice(message: dict[str, Any] | None = None, **fields: Any) -> Choice:
@@ -230,7 +246,7 @@ def test_an_item_that_cannot_be_stored_is_named() -> None:
     """The error gives the index and the key."""
     message: Any = {"role": "user", "content": "a", "image": object()}
 
-    with pytest.raises(NotPlainError, match=r"\[1\]: 'image' is a object"):
+    with pytest.raises(NotPlainError, match=r"\[1\]\['image'\] is a object"):
         encode_messages([{"role": "user", "content": "a"}, message])
     with pytest.raises(NotPlainError, match=r"\[0\]: .*expected a message dict"):
         encode_messages(["text"])  # type: ignore[list-item] # wrong on purpose

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 
 import art
 from art.adapter_kit.sequences import trajectory_sequences
-from art.books import trajectory_file
+from art.books import trajectory_encoder, trajectory_file
 from art.books.trajectory_file import append_groups, read_groups, read_logs, write_groups
 from art.books.trajectory_schema import SCHEMA
 from art.equality import same_groups
@@ -188,7 +188,8 @@ def test_rows_are_written_in_bounded_groups(path: Path, monkeypatch: pytest.Monk
     metadata = pq.ParquetFile(path).metadata
     assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [512, 188]
 
-    monkeypatch.setattr(trajectory_file, "_CHARACTERS_PER_GROUP", 1000)
+    monkeypatch.setattr(trajectory_encoder, "_CHARACTERS_PER_TABLE", 1000)
+    monkeypatch.setattr(trajectory_file, "_BYTES_PER_GROUP", 1000)
     long = art.Trajectory(messages_and_choices=conversation("x" * 600))
     write_groups(path, [art.TrajectoryGroup([long] * 5)])
     metadata = pq.ParquetFile(path).metadata
@@ -313,7 +314,7 @@ def unstorable() -> list[Any]:
         ({"initial_policy_version": "3"}, r"initial_policy_version is '3', not an int"),
         (
             {"messages_and_choices": [{"role": Unstorable()}]},
-            r"messages_and_choices\[0\]: 'role' is a Unst",
+            r"messages_and_choices\[0\]\['role'\] is a Unst",
         ),
         (
             {
@@ -321,7 +322,7 @@ def unstorable() -> list[Any]:
                     History.model_construct(messages_and_choices=unstorable(), tools=None)
                 ]
             },
-            r"additional_histories\[0\]\.messages_and_choices\[0\]: 'x' contains itself",
+            r"additional_histories\[0\]\.messages_and_choices\[0\]\['x'\] contains itself",
         ),
     ],
 )
