@@ -9,7 +9,7 @@ TORCH  := torch==2.13.0
 TORCH_INDEX := --extra-index-url https://download.pytorch.org/whl/cpu --retries 0
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test check unit format wheel clean test-full help
+.PHONY: demo test test-crash test-full check unit format wheel clean bench-log help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -53,9 +53,12 @@ test: check ## everything that guards a change
 test-full: test ## the long campaigns as well
 	ART_CAMPAIGN=full $(BIN)/pytest -m "crash or local"
 
+bench-log: $(STAMP) ## the books against upstream's, as a table of ratios (half an hour on a quiet machine)
+	$(BIN)/python -m benchmarks.log $(ARGS)
+
 format: $(STAMP) ## rewrite the code in the house style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) benchmarks/.venvs dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
@@ -35,10 +36,11 @@ async def delete_checkpoints(
     books = model._books()
     async with train_lock(books.paths.train_lock):
         latest = await settle_step(model)
-        scores = await run_blocking(books.values_by_step, metric) if metric else {}
+        listed = await _listed_steps(model, latest)
+        scores = await run_blocking(books.values_by_step, metric, listed) if metric else {}
         steps = [
             rules.StepInfo(step=step, metric=scores.get(step), is_latest=step == latest)
-            for step in await _existing_steps(model, latest, scores)
+            for step in (_possible_steps(latest, scores) if listed is None else listed)
         ]
         result = rules.choose(
             steps,
@@ -51,18 +53,38 @@ async def delete_checkpoints(
             await _warn_unknown_metric(books, metric)
         elif not dry_run:
             await backend._delete_checkpoint_files(model, result.kept)
+        if listed is None:
+            result = _of_steps_that_were_made(result, await run_blocking(books.made_checkpoints))
+        if not dry_run:
+            books.checkpoints_deleted(result.deleted)
     return result
 
 
-async def _existing_steps(
-    model: AnyTrainableModel, latest: int, scores: dict[int, float]
-) -> list[int]:
-    """Return the steps that the backend lists, or may have where it cannot list them."""
+async def _listed_steps(model: AnyTrainableModel, latest: int) -> list[int] | None:
+    """Return the steps that the backend lists, None where it cannot list them."""
     listing = model._capabilities.listing
-    if listing is not None:
-        listed: object = await listing._list_checkpoint_steps(model)
-        return sorted({*_checked_listing(listed, type(listing).__name__), latest})
+    if listing is None:
+        return None
+    listed: object = await listing._list_checkpoint_steps(model)
+    return sorted({*_checked_listing(listed, type(listing).__name__), latest})
+
+
+def _possible_steps(latest: int, scores: dict[int, float]) -> list[int]:
+    """Return the steps that a backend which cannot list them may have.
+
+    More rather than fewer: a step that is not chosen among is deleted, one that is not there does no harm.
+    """
     return sorted({*range(latest + 1), *(step for step in scores if step <= latest)})
+
+
+def _of_steps_that_were_made(
+    result: rules.RetentionResult, made: set[int]
+) -> rules.RetentionResult:
+    """Leave out of the deleted ones those that the backend cannot have had."""
+    deleted = [step for step in result.deleted if step in made]
+    named = {*result.kept, *deleted}
+    reasons = {step: reason for step, reason in result.reasons.items() if step in named}
+    return dataclasses.replace(result, deleted=deleted, reasons=reasons)
 
 
 def _checked_listing(listed: object, backend: str) -> list[int]:

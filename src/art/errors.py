@@ -44,7 +44,7 @@ class InvalidBackendError(ConfigurationError, TypeError):
 
 
 class InvalidTrajectoriesError(ArtError, ValueError):
-    """Raised when what was passed cannot be logged or trained; nothing was written."""
+    """Raised when what was passed cannot be logged or trained; the message tells what was written all the same."""
 
 
 class UntrainableTrajectoryError(InvalidTrajectoriesError):

@@ -243,7 +243,7 @@ class Model(pydantic.BaseModel, Generic[ConfigT, StateT]):
     def _books(self) -> Books:
         """Return the books of the model's present directory: another name or path means other books."""
         with _opening:
-            if self._open_books is None or self._open_books.paths.root != model_dir(self):
+            if self._open_books is None or self._open_books.paths.given != model_dir(self):
                 from art.books.log import open_books
 
                 self._open_books = open_books(self)
@@ -286,7 +286,7 @@ class Model(pydantic.BaseModel, Generic[ConfigT, StateT]):
             step: The step that this belongs to; the current one by default. It never moves the step.
 
         Raises:
-            InvalidTrajectoriesError: What was passed cannot be stored; nothing was written.
+            InvalidTrajectoriesError: Some rollouts cannot be stored, and were left out; all others were written.
             TypeError: A metric is not a number; nothing was written.
             LogError: A file could not be written.
         """
@@ -307,12 +307,13 @@ class Model(pydantic.BaseModel, Generic[ConfigT, StateT]):
             step=at,
             policy_step=policy_step if policy_step != at else None,
         )
+        self._books().sinks.hold_loop()
 
     def history(self) -> pl.DataFrame:
         """Return history.jsonl as a frame: `step`, `policy_step`, `recorded_at`, and a float column per key."""
-        from art.books.frames import history_frame
+        from art.books.frames import read_history
 
-        return history_frame(self._books().history.rows())
+        return read_history(self._books().paths.history)
 
     def overwrite_state(self, state: StateT) -> None:
         """Replace the user's own state in state.json."""
@@ -331,7 +332,7 @@ class Model(pydantic.BaseModel, Generic[ConfigT, StateT]):
         return cast("StateT | None", self._books().state.read())
 
     def _get_wandb_run(self) -> Any:
-        """Return the wandb run that metrics go to, or None when wandb is off."""
+        """Return the wandb run that metrics go to, or None when wandb is off or does not start in thirty seconds."""
         return self._books().wandb_run()
 
     async def close(self) -> None:

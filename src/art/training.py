@@ -216,10 +216,13 @@ class _Run:
         books = self.model._books()
         async with train_lock(books.paths.train_lock):
             step = await settle_step(self.model)
-            config, dev_config, rate_metrics = await self._scaled(books, step, groups)
+            batch = await run_blocking(metric_rules.aggregate, groups)
+            config, dev_config, rate_metrics = await self._scaled(books, step, batch)
             num_trainable = sum(map(is_trainable, groups))
             if self.keep_rows:
-                await run_blocking(books.log, groups, None, split="train", step=step)
+                await run_blocking(
+                    books.log, groups, None, split="train", step=step, aggregates=batch
+                )
             config = config.model_copy(update={"target_step": step + 1})
             stream = backend._train_model(
                 self.model, with_finite_rewards(groups), config, dev_config, self.verbose
@@ -237,7 +240,7 @@ class _Run:
         return TrainResult(step=step + 1, metrics=row)
 
     async def _scaled(
-        self, books: Books, step: int, groups: list[TrajectoryGroup]
+        self, books: Books, step: int, batch: Mapping[str, float]
     ) -> tuple[TrainConfig, dev.TrainConfig, dict[str, float]]:
         """Return the config with its final learning rate, the dev config without the scaling flags, and metrics."""
         flags = dict(self.dev_config)
@@ -247,11 +250,9 @@ class _Run:
         )
         multiplier = 1.0
         if by_std_dev:
-            past = await run_blocking(books.reward_std_devs)
-            points = with_batch_in_hand(past, step, groups)
-            multiplier *= learning_rate_rules.multiplier(points)
+            multiplier *= await run_blocking(books.learning_rate_multiplier, step, batch)
         if power:
-            count = sum(len(group) for group in groups)
+            count = int(batch["num_trajectories"])
             multiplier *= learning_rate_rules.num_trajectories_multiplier(count, power)
         rate = self.config.learning_rate * multiplier
         rate_metrics = {"learning_rate": rate}
@@ -259,19 +260,6 @@ class _Run:
             rate_metrics["learning_rate_multiplier"] = multiplier
         config = self.config.model_copy(update={"learning_rate": rate})
         return config, cast("dev.TrainConfig", flags), rate_metrics
-
-
-def with_batch_in_hand(
-    past: Mapping[int, tuple[float, float]], step: int, groups: list[TrajectoryGroup]
-) -> dict[int, float]:
-    """Return reward std-dev by policy step, the batch in hand merged into its step by weight."""
-    points = {past_step: mean for past_step, (mean, _) in past.items()}
-    batch = metric_rules.aggregate(groups)
-    if batch["num_groups_scored"] > 0:
-        mean, weight = past.get(step, (0.0, 0.0))
-        own = batch["num_trajectories"]
-        points[step] = (mean * weight + batch["reward_std_dev"] * own) / (weight + own)
-    return points
 
 
 async def _collect(stream: object, backend: object) -> list[object]:

@@ -161,6 +161,59 @@ async def test_a_backend_that_cannot_list_is_told_what_to_keep(tmp_path: Path) -
         await agent.train([group(0.0, 1.0)])
     await agent.log([group(1.0)], step=1)
 
-    await agent.delete_checkpoints()
+    result = await agent.delete_checkpoints()
 
     assert backend.checkpoints[KEY] == {1, 3}
+    assert (result.kept, result.deleted) == ([1, 3], [0, 2])
+    assert set(result.reasons) == {0, 1, 2, 3}
+
+
+async def test_deleted_are_only_checkpoints_that_were_there(tmp_path: Path) -> None:
+    """Where the backend cannot list, neither steps that were never trained nor those gone before are named."""
+    backend = InMemoryBackend.supporting("step")
+    backend.checkpoints[KEY] = {0, 50}
+    agent = model(tmp_path)
+    await agent.register(backend)
+    for _ in range(2):
+        await agent.train([group(0.0, 1.0)])
+    await agent.log([group(1.0)], step=51)
+
+    dry = await agent.delete_checkpoints(dry_run=True)
+    first = await agent.delete_checkpoints()
+    await agent.train([group(0.0, 1.0)])
+    second = await agent.delete_checkpoints()
+
+    assert dry == first
+    assert (first.kept, first.deleted) == ([51, 52], [0, 50])
+    assert set(first.reasons) == {0, 50, 51, 52}
+    assert (second.kept, second.deleted) == ([51, 53], [52])
+    assert backend.checkpoints[KEY] == {51, 53}
+
+
+async def test_a_checkpoint_that_is_made_again_can_be_deleted_again(tmp_path: Path) -> None:
+    """After a rewind the steps of the new life are named like any others."""
+    backend = InMemoryBackend.supporting("step")
+    agent = model(tmp_path)
+    await agent.register(backend)
+    for _ in range(3):
+        await agent.train([group(0.0, 1.0)])
+    assert (await agent.delete_checkpoints(None)).deleted == [0, 1, 2]
+    backend.checkpoints[KEY] = {0}
+    for _ in range(2):
+        await agent.train([group(0.0, 1.0)])
+
+    assert (await agent.delete_checkpoints(None)).deleted == [1]
+
+
+async def test_the_best_of_a_life_that_is_over_does_not_count(tmp_path: Path) -> None:
+    """A score that a rewind took back keeps no checkpoint."""
+    agent, _ = await trained(tmp_path, {2: 0.5, 4: 0.9})
+    rewound = InMemoryBackend.supporting("listing", "step")
+    rewound.checkpoints[KEY] = {0, 1, 2, 3}
+    await agent.register(rewound)
+    await agent.train([group(0.0, 1.0)])
+
+    result = await agent.delete_checkpoints()
+
+    assert result.best == 2
+    assert rewound.checkpoints[KEY] == {2, 4}

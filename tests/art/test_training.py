@@ -8,7 +8,10 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import art
 from art.errors import (
@@ -17,8 +20,11 @@ from art.errors import (
     InvalidTrajectoriesError,
     NotRegisteredError,
 )
+from art.rules.learning_rate import MAX_MULTIPLIER, MIN_MULTIPLIER, multiplier
+from art.rules.statistics import population_std
 from art.testing import InMemoryBackend, TrainCall
 from tests.art.factories import group, model, trajectory
+from tests.profiles import examples
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -403,3 +409,77 @@ async def test_a_config_that_is_no_config_is_refused_before_anything_is_written(
         art.TrainConfig(lr=1.0)  # type: ignore[call-arg]
 
     assert history_rows(agent) == []
+
+
+batches = st.lists(st.lists(st.floats(0.0, 9.0), min_size=2, max_size=4), min_size=2, max_size=6)
+
+
+@settings(max_examples=examples(10))
+@given(rewards=batches)
+def test_both_spellings_scale_alike(
+    tmp_path_factory: pytest.TempPathFactory, rewards: list[list[float]]
+) -> None:
+    """Over any rewards, both hand the backend the same rates: upstream's formula, within the bounds."""
+    rates = {
+        spelling: asyncio.run(scaled_rates(tmp_path_factory.mktemp("run"), spelling, rewards))
+        for spelling in ("model.train", "backend.train")
+    }
+
+    assert rates["model.train"] == rates["backend.train"]
+    points: dict[int, float] = {}
+    for step, batch in enumerate(rewards):
+        points[step] = population_std(batch)
+        expected = multiplier(points)
+        if len(points) > 1:
+            slope, start = np.polyfit(list(points), list(points.values()), 1)
+            if start > 1e-6 * max(points.values()):
+                upstream = (slope * step + start) / start
+                expected = min(max(upstream, MIN_MULTIPLIER), MAX_MULTIPLIER)
+        assert rates["model.train"][step] == pytest.approx(expected, rel=1e-6)
+
+
+async def scaled_rates(tmp_path: Path, spelling: str, rewards: list[list[float]]) -> list[float]:
+    agent, backend = await registered(tmp_path)
+    for batch in rewards:
+        groups = [group(*batch)]
+        if spelling == "model.train":
+            await agent.train(
+                groups,
+                art.TrainConfig(learning_rate=1.0),
+                _config={"scale_learning_rate_by_reward_std_dev": True},
+            )
+        else:
+            result = await backend.train(
+                agent, groups, learning_rate=1.0, scale_learning_rate_by_reward_std_dev=True
+            )
+            await agent.log(groups, "train", metrics=result.metrics, step=result.step)
+    return [call.config.learning_rate for call in backend.calls]
+
+
+async def test_a_batch_joins_what_its_step_has_by_weight(tmp_path: Path) -> None:
+    """A second batch of a step counts together with the first, as it will once it is logged."""
+    agent, backend = await registered(tmp_path)
+    options: dict[str, Any] = {"scale_learning_rate_by_reward_std_dev": True, "learning_rate": 1.0}
+    await backend.train(agent, [first := group(0.0, 4.0)], **options)
+    await agent.log([first], "train", step=1)
+    await agent.log([group(0.0, 2.0)], "train", step=1)
+
+    await backend.train(agent, [group(0.0, 4.0, 0.0, 4.0, 0.0, 4.0)], **options)
+
+    # Step 0: 2.0. Step 1: two trajectories of 1.0 and six of 2.0.
+    assert backend.calls[-1].config.learning_rate == pytest.approx(1.75 / 2.0)
+
+
+async def test_a_batch_without_a_spread_is_no_observation(tmp_path: Path) -> None:
+    """Groups of one trajectory, or of none, leave the trend as it is."""
+    agent, backend = await registered(tmp_path)
+    for batch in ([group(0.0, 4.0)], [group(0.0, 2.0)], [group(1.0)], [group(0.0, 1.0)]):
+        await agent.train(
+            batch,
+            art.TrainConfig(learning_rate=1.0),
+            _config={"scale_learning_rate_by_reward_std_dev": True},
+        )
+
+    rates = [call.config.learning_rate for call in backend.calls]
+    # The last one: points 2.0, 1.0 and 0.5 at the steps 0, 1 and 3.
+    assert rates == pytest.approx([1.0, 0.5, 0.5, multiplier({0: 2.0, 1: 1.0, 3: 0.5})])

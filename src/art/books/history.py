@@ -1,6 +1,6 @@
 """The only reader and writer of `history.jsonl`: one row of metrics a line.
 
-Several rows may belong to one step: `metric_by_step` says what a metric was at a step.
+Several rows may belong to one step: `art.books.metric_index` says what a metric was at a step.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from art.books.atomic import append_line
-from art.books.jsonl import JsonLinesReader, as_step
+from art.books.jsonl import as_step, read_rows
 from art.rules.scalars import to_float
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
-
-    from art.books.ledger import Rewind
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +58,6 @@ class History:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._reader = JsonLinesReader(path, _parse_row)
 
     def append(
         self,
@@ -91,8 +88,11 @@ class History:
         append_line(self._path, json.dumps(row, allow_nan=False).encode("ascii"))
 
     def rows(self) -> list[HistoryRow]:
-        """Return all readable rows in file order; see `JsonLinesReader` for what is skipped."""
-        return self._reader.rows()
+        """Return all readable rows in file order; see `JsonLinesReader` for what is skipped.
+
+        Every row becomes an object: for a question about a long history ask `MetricIndex`.
+        """
+        return read_rows(self._path, parse_row)
 
     def size(self) -> int:
         """Return the size of the file in bytes, 0 if there is none."""
@@ -129,43 +129,8 @@ def clean_metrics(metrics: Mapping[str, object], split: str) -> dict[str, float]
     return row
 
 
-def metric_by_step(
-    rows: Iterable[HistoryRow], key: str, rewinds: Sequence[Rewind]
-) -> dict[int, tuple[float, float]]:
-    """Return what one metric was at each step, as step -> (mean, weight), ascending.
-
-    The mean over all rows that credit the step, each weighted by the `{split}/num_trajectories` of its row (1
-    where absent). A row does not count if a later rewind took its step back.
-    """
-    means: dict[int, tuple[float, float]] = {}
-    for row in rows:
-        value = row.metrics.get(key)
-        if value is None or any(_supersedes(rewind, row) for rewind in rewinds):
-            continue
-        weight = _weight(row, key)
-        mean, total = means.get(row.credited_step, (value, 0.0))
-        total += weight
-        # Updated in this form, the mean of equal values is that value to the last bit: ties stay ties.
-        means[row.credited_step] = (mean + (value - mean) * (weight / total), total)
-    return dict(sorted(means.items()))
-
-
-def _weight(row: HistoryRow, key: str) -> float:
-    """Return the `{split}/num_trajectories` of a row. Both a split and a metric's name may hold a slash."""
-    split = key
-    while "/" in split:
-        split = split.rpartition("/")[0]
-        weight = row.metrics.get(f"{split}/num_trajectories", 0.0)
-        if weight > 0:
-            return weight
-    return 1.0
-
-
-def _supersedes(rewind: Rewind, row: HistoryRow) -> bool:
-    return row.step > rewind.step and row.offset < rewind.history_offset
-
-
-def _parse_row(line: dict[str, Any], offset: int) -> HistoryRow | None:
+def parse_row(line: dict[str, Any], offset: int) -> HistoryRow | None:
+    """Turn the object on a line into a row, None where it has no step."""
     step = as_step(line.pop("step", None))
     if step is None:
         return None

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import operator
+import threading
+from array import array
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
 
 from art.books.atomic import append_line
-from art.books.jsonl import JsonLinesReader, as_step
+from art.books.history import parse_row
+from art.books.jsonl import JsonLinesReader, LineSink, as_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from art.books.history import HistoryRow
+    import polars as pl
 
 # What a train call records and a rollout does not: by these keys the step of a directory without a ledger
 # is found.
@@ -35,19 +41,6 @@ TRAINING_METRICS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
-    """A train call ended, and checkpoint `step` stands.
-
-    Attributes:
-        step: The step after the call.
-        adopted: The frontend died before it could write the line; the backend told the step at a later start.
-    """
-
-    step: int
-    adopted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Rewind:
     """The model went back to an earlier step.
 
@@ -61,11 +54,8 @@ class Rewind:
     history_offset: int
 
 
-Event: TypeAlias = Commit | Rewind
-
-
 class Ledger:
-    """The step account of one model, on disk.
+    """The step account of one model, on disk. Safe to use from several threads.
 
     Args:
         path: The file; it is made by the first write.
@@ -73,16 +63,30 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._reader: JsonLinesReader[Event] = JsonLinesReader(path, _parse_event)
+        self._account = _Account()
+        self._reader = JsonLinesReader(path, self._account)
+        self._lock = threading.Lock()
 
     def current_step(self) -> int | None:
         """Return the step of the last event, or None where there is no ledger yet."""
-        events = self._reader.rows()
-        return events[-1].step if events else None
+        with self._up_to_date() as account:
+            return account.step
 
     def rewinds(self) -> list[Rewind]:
         """Return all rewinds in order."""
-        return [event for event in self._reader.rows() if isinstance(event, Rewind)]
+        with self._up_to_date() as account:
+            return list(account.rewinds)
+
+    def committed_steps(self) -> set[int]:
+        """Return the step of every train call that ended cleanly."""
+        with self._up_to_date() as account:
+            return set(account.committed)
+
+    @contextlib.contextmanager
+    def _up_to_date(self) -> Iterator[_Account]:
+        with self._lock:
+            self._reader.refresh()
+            yield self._account
 
     def commit(self, step: int, adopted: bool = False) -> None:
         """Record a finished train call; on the disk when this returns.
@@ -105,18 +109,94 @@ class Ledger:
         append_line(self._path, json.dumps(line).encode("ascii"), durable=True)
 
 
-def step_without_ledger(rows: Iterable[HistoryRow]) -> int:
-    """Return the step of a directory that has no ledger: the highest one with training metrics, else 0."""
-    steps = (row.step for row in rows if not TRAINING_METRICS.isdisjoint(row.metrics))
-    return max(0, max(steps, default=0))
+class _Account(LineSink):
+    """What the lines of the ledger come to."""
+
+    @property
+    def columns(self) -> Mapping[str, type]:
+        return {"step": int, "rewind_to": int, "history_offset": int}
+
+    def start_over(self) -> None:
+        self.step: int | None = None
+        self.rewinds: list[Rewind] = []
+        self.committed = array("q")
+
+    @override
+    def add_line(self, line: dict[str, Any], offset: int) -> bool:
+        return self._add(*(as_step(line.get(key)) for key in self.columns))
+
+    @override
+    def add_frame(self, frame: pl.DataFrame, start: int, stop: int) -> int:
+        import polars as pl
+
+        # Nearly all lines are commits: what stands between them is taken one by one.
+        num_refused = 0
+        rows = frame.with_row_index("at")
+        begin = 0
+        for at, step, rewind_to, history_offset in (
+            rows.filter(pl.col("step").is_null()).select("at", *self.columns).iter_rows()
+        ):
+            self._commit_all(frame["step"][begin:at])
+            num_refused += not self._add(step, rewind_to, history_offset)
+            begin = at + 1
+        self._commit_all(frame["step"][begin:])
+        return num_refused
+
+    def _commit_all(self, steps: pl.Series) -> None:
+        if len(steps) > 0:
+            self.committed.extend(array("q", steps.to_list()))
+            self.step = self.committed[-1]
+
+    def _add(self, step: int | None, rewind_to: int | None, history_offset: int | None) -> bool:
+        if step is not None:
+            self.committed.append(step)
+            self.step = step
+        elif rewind_to is not None and history_offset is not None:
+            self.rewinds.append(Rewind(rewind_to, history_offset))
+            self.step = rewind_to
+        else:
+            return False
+        return True
 
 
-def _parse_event(line: dict[str, Any], _offset: int) -> Event | None:
-    step = as_step(line.get("step"))
-    if step is not None:
-        return Commit(step, adopted=line.get("adopted") is True)
-    rewind_to = as_step(line.get("rewind_to"))
-    history_offset = as_step(line.get("history_offset"))
-    if rewind_to is not None and history_offset is not None:
-        return Rewind(rewind_to, history_offset)
-    return None
+class TrainedStep:
+    """The step of a directory that has no ledger: the highest one with training metrics, else 0.
+
+    Args:
+        path: The history.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._highest = _HighestTrained()
+        self._reader = JsonLinesReader(path, self._highest)
+        self._lock = threading.Lock()
+
+    def step(self) -> int:
+        """Return the step as the history has it now."""
+        with self._lock:
+            self._reader.refresh()
+            return self._highest.step
+
+
+class _HighestTrained(LineSink):
+    @property
+    def columns(self) -> Mapping[str, type]:
+        return {"step": int, **dict.fromkeys(sorted(TRAINING_METRICS), float)}
+
+    def start_over(self) -> None:
+        self.step = 0
+
+    def add_line(self, line: dict[str, Any], offset: int) -> bool:
+        row = parse_row(line, offset)
+        if row is not None and not TRAINING_METRICS.isdisjoint(row.metrics):
+            self.step = max(self.step, row.step)
+        return row is not None
+
+    @override
+    def add_frame(self, frame: pl.DataFrame, start: int, stop: int) -> int:
+        import polars as pl
+
+        is_trained = pl.any_horizontal(pl.col(sorted(TRAINING_METRICS)).is_not_null())
+        steps = frame.filter(is_trained)["step"].drop_nulls()
+        self.step = max([self.step, *steps.sort().tail(1)])
+        return frame["step"].null_count()

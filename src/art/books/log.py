@@ -13,17 +13,19 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from art.books import atomic
-from art.books.history import History, clean_metrics, metric_by_step
-from art.books.ledger import TRAINING_METRICS, Ledger, step_without_ledger
+from art.books.history import History, clean_metrics
+from art.books.ledger import TRAINING_METRICS, Ledger, TrainedStep
 from art.books.lock import write_lock
+from art.books.metric_index import MetricIndex
 from art.books.paths import ModelPaths
 from art.books.plain_json import jsonable
-from art.books.sinks import SinkContext, SinkDispatcher, WandbSink, resolve_sinks
+from art.books.sinks import SinkContext, SinkDispatcher, resolve_sinks, wandb_run
 from art.books.state import StateFile
+from art.errors import InvalidTrajectoriesError
 from art.rules import metrics as metric_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from art.backend import AnyModel
     from art.books.sinks import Sink
@@ -31,10 +33,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_STD_DEV = "train/reward_std_dev"
-_SCORED = "train/num_groups_scored"
-
-_WANDB_START_S = 35.0
 _CLOSE_TIMEOUT_S = 30.0
 
 
@@ -68,8 +66,10 @@ class Books:
         self.paths = paths
         self.history = History(paths.history)
         self.ledger = Ledger(paths.ledger)
-        self._sinks = list(sinks)
-        self.sinks = SinkDispatcher(self._sinks, context)
+        self._index = MetricIndex(paths.history, self.ledger.rewinds)
+        self._trained = TrainedStep(paths.history)
+        self._deleted: set[int] = set()  # checkpoints that went since these books were opened
+        self.sinks = SinkDispatcher(sinks, context)
         self.state = StateFile(paths.state, paths.write_lock)
         self._is_swept = False
 
@@ -83,6 +83,7 @@ class Books:
         split: str,
         step: int,
         policy_step: int | None = None,
+        aggregates: Mapping[str, float] | None = None,
     ) -> None:
         """Write groups and a row of metrics of one split and step.
 
@@ -92,26 +93,53 @@ class Books:
             split: "train", "val", ...
             step: The step that the row stands for.
             policy_step: The step of the policy that produced the groups, where it is another one.
+            aggregates: Those of the groups, where the caller has them already.
 
         Raises:
             TypeError: A metric is not a number; nothing was written.
-            InvalidTrajectoriesError: The groups cannot be stored; nothing was written.
+            InvalidTrajectoriesError: Some trajectories cannot be stored; all others were written.
             LogError: A file could not be written.
         """
-        values: dict[str, object] = dict(metric_rules.aggregate(groups)) if groups else {}
-        values.update(metrics or {})
-        row = clean_metrics(values, split)
+        if aggregates is None:
+            aggregates = metric_rules.aggregate(groups) if groups else {}
+        row = clean_metrics({**aggregates, **(metrics or {})}, split)
+        problem: InvalidTrajectoriesError | None = None
         with write_lock(self.paths.write_lock):
             self._sweep_once()
             if groups:
-                from art.books.trajectory_file import append_groups
-
-                append_groups(self.paths.trajectories(split, step), groups, split=split, step=step)
+                stored, problem = self._write_groups(groups, split, step)
+                if problem is not None:
+                    row = clean_metrics(
+                        {**metric_rules.aggregate(stored), **(metrics or {})}, split
+                    )
             if self.ledger.current_step() is None and not TRAINING_METRICS.isdisjoint(row):
                 # Where there is no account, the step is taken from such rows; a user's must not move it.
-                self.ledger.commit(step_without_ledger(self.history.rows()), adopted=True)
+                self.ledger.commit(self._trained.step(), adopted=True)
             self.history.append(row, step=step, policy_step=policy_step)
         self.sinks.log(row, step)
+        if problem is not None:
+            raise problem
+
+    def _write_groups(
+        self, groups: Sequence[TrajectoryGroup], split: str, step: int
+    ) -> tuple[Sequence[TrajectoryGroup], InvalidTrajectoriesError | None]:
+        """Write groups; return those that were written, and an error where some could not be."""
+        from art.books.trajectory_file import append_groups
+
+        path = self.paths.trajectories(split, step)
+        try:
+            append_groups(path, groups, split=split, step=step)
+        except InvalidTrajectoriesError:
+            from art.books.storable import storable
+
+            stored, problems = storable(groups)
+            if not stored or not problems:
+                raise
+            append_groups(path, stored, split=split, step=step)
+            return stored, InvalidTrajectoriesError(
+                f"left out of {path}: {'; '.join(problems)}. All other rollouts of the call were written there"
+            )
+        return groups, None
 
     def _sweep_once(self) -> None:
         """Remove the half-written files of killed processes. Under the write lock, no other writer is at work."""
@@ -128,6 +156,7 @@ class Books:
         row = clean_metrics(metrics, "train") if metrics is not None else None
         with write_lock(self.paths.write_lock):
             self.ledger.commit(step)
+            self._deleted.discard(step)
             if row is not None:
                 self.history.append(row, step=step)
         if row is not None:
@@ -152,36 +181,50 @@ class Books:
     def recorded_step(self) -> int | None:
         """Return the step of the ledger, or of the history where there is no ledger; None if neither knows one."""
         step = self.ledger.current_step()
-        if step is None:
-            step = step_without_ledger(self.history.rows()) or None
-        return step
+        return step if step is not None else self._trained.step() or None
 
-    def values_by_step(self, key: str) -> dict[int, float]:
-        """Return the value of a metric ("val/reward") for each step that it is credited to."""
-        by_step = metric_by_step(self.history.rows(), key, self.ledger.rewinds())
-        return {step: mean for step, (mean, _) in by_step.items()}
+    def values_by_step(self, key: str, steps: Sequence[int] | None = None) -> dict[int, float]:
+        """Return the value of a metric ("val/reward") for each of these steps, or of all, that it is credited to."""
+        return self._index.means(key, steps)
 
     def known_keys(self) -> list[str]:
         """Return every metric key of the history, sorted."""
         return sorted({key for row in self.history.rows() for key in row.metrics})
 
-    def reward_std_devs(self) -> dict[int, tuple[float, float]]:
-        """Return (mean, weight) of `train/reward_std_dev` for each policy step that has one.
+    def learning_rate_multiplier(
+        self, step: int | None = None, batch: Mapping[str, float] | None = None
+    ) -> float:
+        """Return the factor for the learning rate from the trend of the rewards' spread.
 
         Rows without a group that could have a spread hold 0.0 by convention; they are no observation.
+
+        Args:
+            step: The policy step of the batch in hand.
+            batch: Its aggregates, not logged yet; None if all is logged.
         """
-        rows = [row for row in self.history.rows() if row.metrics.get(_SCORED) != 0]
-        return metric_by_step(rows, _STD_DEV, self.ledger.rewinds())
+        if step is None or not batch or batch["num_groups_scored"] == 0:
+            trend = self._index.spread()
+        else:
+            spread, weight = batch["reward_std_dev"], batch["num_trajectories"]
+            trend = self._index.spread_with(step, spread, weight)
+        return trend.multiplier() if trend is not None else 1.0
+
+    def made_checkpoints(self) -> set[int]:
+        """Return the steps whose checkpoints were made, without those known to be deleted.
+
+        Step 0 is there from register on. What another process deleted is not known to be.
+        """
+        return {0, *self.ledger.committed_steps()} - self._deleted
+
+    def checkpoints_deleted(self, steps: Iterable[int]) -> None:
+        """Take note that the backend has deleted these."""
+        self._deleted.update(steps)
 
     # --- sinks ---
 
     def wandb_run(self) -> Any:
         """Return the wandb run that metrics go to, started if need be, or None when wandb is off."""
-        for sink in self._sinks:
-            if isinstance(sink, WandbSink):
-                self.sinks.open(_WANDB_START_S)
-                return sink.run
-        return None
+        return wandb_run(self.sinks)
 
     def close(self) -> None:
         """Flush and close the sinks within a bounded time."""

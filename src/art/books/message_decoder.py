@@ -37,13 +37,12 @@ def decode_histories(
         lengths: How many messages each history has.
         long_texts: What the message parts of each history refer to.
     """
-    items: list[Any] = []
-    choices = _ManyChoices()
     columns = {field.name: _values(structs, field.name) for field in MESSAGE}
-    prompts = _prompts(columns, lengths)
+    choices = _ManyChoices(columns, _prompts(columns, lengths))
     texts = chain.from_iterable(map(repeat, long_texts, lengths))
-    for i, (role, content, parts, call_id, calls, extra, is_choice, texts_of_row) in enumerate(
-        zip(*map(columns.__getitem__, _MESSAGE_COLUMNS), texts, strict=True)
+    items: list[Any] = []
+    for role, content, parts, call_id, calls, extra, is_choice, texts_of_row in zip(
+        *(columns[name] for name in _MESSAGE_COLUMNS), texts, strict=True
     ):
         message: dict[str, Any] = {}
         if role is not None:
@@ -58,13 +57,12 @@ def decode_histories(
             message["tool_call_id"] = call_id
         if calls is not None:
             message["tool_calls"] = parse_json(calls)
-        rest = parse_exact(extra) if extra is not None else None
+        rest = parse_exact(extra) if extra is not None else {}
         if is_choice:
-            captured = _captured_by_choice(columns, i)
-            if prompts[i] is not None:
-                captured["prompt_token_ids"] = prompts[i]
-            choices.add(i, captured, message, rest or {})
-        items.append(_overridden(message, rest) if rest and not is_choice else message)
+            choices.add(len(items), message, rest)
+        elif rest:
+            message = _overridden(message, rest)
+        items.append(message)
     for i, choice in choices.build():
         items[i] = choice
     return _cut(items, lengths)
@@ -109,21 +107,6 @@ def _overridden(captured: dict[str, Any], extra: dict[str, Any]) -> dict[str, An
 # --- what only a Choice has ---
 
 
-def _captured_by_choice(columns: dict[str, list[Any]], i: int) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for name in ("finish_reason", "token_ids"):
-        if (value := columns[name][i]) is not None:
-            fields[name] = value
-    if (tokens := columns["tokens"][i]) is not None:
-        fields["logprobs"] = logprobs_from_columns(
-            columns["logprobs"][i],
-            tokens,
-            columns["token_bytes"][i],
-            columns["token_ids"][i],
-        )
-    return fields
-
-
 def _prompts(columns: dict[str, list[Any]], lengths: Sequence[int]) -> list[list[int] | None]:
     """Put the prompt of each turn together from the turns before it and its own suffix."""
     prompts: list[list[int] | None] = []
@@ -141,21 +124,48 @@ def _prompts(columns: dict[str, list[Any]], lengths: Sequence[int]) -> list[list
     return prompts
 
 
+def _logprobs(columns: dict[str, list[Any]]) -> list[dict[str, Any] | None]:
+    all_columns = (columns[name] for name in ("logprobs", "tokens", "token_bytes", "token_ids"))
+    return [
+        None if tokens is None else logprobs_from_columns(logprobs, tokens, token_bytes, token_ids)
+        for logprobs, tokens, token_bytes, token_ids in zip(*all_columns, strict=True)
+    ]
+
+
 class _ManyChoices:
     """Builds Choices as `choice_from_dict` does; the ordinary ones all at once, which is ten times faster."""
 
-    def __init__(self) -> None:
+    def __init__(self, columns: dict[str, list[Any]], prompts: list[list[int] | None]) -> None:
+        captured = {
+            "finish_reason": columns["finish_reason"],
+            "token_ids": columns["token_ids"],
+            "prompt_token_ids": prompts,
+            "logprobs": _logprobs(columns),
+        }
+        # Columns that are empty throughout need not be looked into for each Choice.
+        self._captured = [
+            (name, column) for name, column in captured.items() if column.count(None) < len(column)
+        ]
         self._ordinary: dict[int, dict[str, Any]] = {}
         self._others: dict[int, dict[str, Any]] = {}
 
-    def add(
-        self, i: int, captured: dict[str, Any], message: dict[str, Any], rest: dict[str, Any]
-    ) -> None:
-        reply = rest.pop("message", None) or {}
-        is_ordinary = isinstance(reply, dict) and _is_kept_by_validation(rest, reply)
-        captured["message"] = _overridden(message, reply) if isinstance(reply, dict) else reply
-        fields = _overridden(captured, rest)
-        (self._ordinary if is_ordinary else self._others)[i] = fields
+    def add(self, i: int, message: dict[str, Any], rest: dict[str, Any]) -> None:
+        """Add the Choice in place `i`.
+
+        Args:
+            i: Its place among all messages.
+            message: What the columns captured of its message.
+            rest: What they did not capture of the Choice.
+        """
+        fields = {name: column[i] for name, column in self._captured if column[i] is not None}
+        reply = rest.pop("message", {})
+        if isinstance(reply, dict):
+            fields["message"] = _overridden(message, reply) if reply else message
+            is_ordinary = _is_kept_by_validation(rest, reply)
+        else:
+            fields["message"] = reply
+            is_ordinary = False
+        (self._ordinary if is_ordinary else self._others)[i] = _overridden(fields, rest)
 
     def build(self) -> list[tuple[int, Choice]]:
         """Return all Choices with their numbers."""

@@ -116,15 +116,18 @@ class MessageColumns:
                 self._values[key][i] = value
                 self.size += len(value)
             elif key == "tool_calls" and value and (calls := _ordinary_calls(value)) is not None:
-                self._put_calls({key: calls}, i)
+                if not self._put_calls(calls, i):
+                    rest[key] = calls
             else:
                 rest[key] = value
         if rest:
             rest = plain_fields(rest, models=True)
             if rest.get("content") is not None:
                 self._capture_content(rest, i)
-            if rest.get("tool_calls") and isinstance(rest["tool_calls"], list):
-                self._put_calls(rest, i)  # not if it is empty: upstream, too, writes null then
+            calls = rest.get("tool_calls")
+            # Not if it is empty: upstream, too, writes null then.
+            if calls and isinstance(calls, list) and self._put_calls(calls, i):
+                del rest["tool_calls"]
         return rest
 
     def _capture_content(self, rest: dict[str, Any], i: int) -> None:
@@ -138,10 +141,10 @@ class MessageColumns:
                 if self._put_json("content_parts", i, parts):
                     del rest["content"]
 
-    def _put_calls(self, rest: dict[str, Any], i: int) -> None:
-        self._values["calls"][i] = [_queryable_call(call) for call in rest["tool_calls"]]
-        if self._put_json("tool_calls", i, rest["tool_calls"]):
-            del rest["tool_calls"]
+    def _put_calls(self, calls: list[Any], i: int) -> bool:
+        """Put tool calls in their columns; return whether these show them exactly."""
+        self._values["calls"][i] = [_queryable_call(call) for call in calls]
+        return self._put_json("tool_calls", i, calls)
 
     def _put_json(self, column: str, i: int, value: object) -> bool:
         """Put JSON in a column; return whether it shows the value exactly."""

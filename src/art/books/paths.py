@@ -51,15 +51,21 @@ def encode_component(text: object, what: str) -> str:
 
 
 class ModelPaths:
-    """Every path of one model's books."""
+    """Every path of one model's books.
+
+    Attributes:
+        given: The model's directory as its base path names it.
+        root: The same, independent of where the process goes later (`os.chdir`).
+    """
 
     def __init__(self, base_path: str | Path, project: str, name: str) -> None:
-        self.root = (
+        self.given = (
             Path(base_path)
             / encode_component(project, "project")
             / "models"
             / encode_component(name, "model name")
         )
+        self.root = self.given.absolute()
 
     @property
     def history(self) -> Path:
@@ -103,9 +109,9 @@ class ModelPaths:
 
 def model_dir(model: Model[Any, Any]) -> Path:
     """Return the directory that holds everything of a model."""
-    return ModelPaths(model.base_path, model.project, model.name).root
+    return ModelPaths(model.base_path, model.project, model.name).given
 
 
 def checkpoints_dir(model: Model[Any, Any]) -> Path:
     """Return the directory under which a backend keeps a model's checkpoints, one directory a step."""
-    return ModelPaths(model.base_path, model.project, model.name).checkpoints
+    return model_dir(model) / "checkpoints"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import logging
 import queue
@@ -20,8 +21,9 @@ logger = logging.getLogger(__name__)
 
 _MAX_ROWS_WAITING = 10_000
 _RETRY_AFTER_S = 60.0
-_MAX_FAILURES_IN_A_ROW = 5
-_EXIT_TIMEOUT_S = 10.0
+_LONGEST_REST = 16  # times that
+_OPEN_TIMEOUT_S = 10.0
+_EXIT_TIMEOUT_S = 15.0
 _POLL_S = 0.01
 
 
@@ -42,15 +44,19 @@ class _Request:
 class SinkDispatcher:
     """Delivers rows to the sinks of one model, each from a bounded queue by a daemon thread of its own.
 
-    A sink that raises is warned of once, rests, is opened again with the next row (the rows in between wait,
-    in bounded number), and is given up after five failures in a row. One that hangs holds up no other. What is
-    still undelivered when Python exits gets ten seconds.
+    A sink that raises is warned of once, rests, and is opened again with the next row (the rows in between
+    wait, in bounded number); the rests grow while it goes on failing. One that hangs holds up no other.
+
+    What is still undelivered when Python exits gets fifteen seconds, after which sinks are left behind. By then
+    Python may start no more threads (3.12), which wandb needs to open. So `hold_loop` keeps the event loop
+    from ending, for up to ten seconds, while sinks open. A program without an event loop that ends in that
+    moment may lose the rows at the sink, and is told; `close` leaves nothing to chance.
 
     Args:
         sinks: Where the rows go.
         context: Whose rows they are.
         max_waiting: How many rows may wait; more are left out, with one warning for each sink.
-        retry_after_s: How long a sink rests after a failure.
+        retry_after_s: How long a sink rests after a failure; up to sixteen times that after several in a row.
     """
 
     def __init__(
@@ -61,6 +67,8 @@ class SinkDispatcher:
         max_waiting: int = _MAX_ROWS_WAITING,
         retry_after_s: float = _RETRY_AFTER_S,
     ) -> None:
+        self.sinks = tuple(sinks)
+        self._is_holding = False
         self._is_exiting = threading.Event()
         self._exit_lock = threading.Lock()  # a lane that starts must not meet an unregistration
         self._lanes = [
@@ -79,9 +87,22 @@ class SinkDispatcher:
         for lane in self._lanes:
             lane.log(_Row(dict(metrics), step))
 
-    def open(self, timeout_s: float) -> bool:
-        """Open the sinks now instead of with the first row; return whether that was done in time."""
-        return _ask("open", self._lanes, timeout_s)
+    def open(self, timeout_s: float, only: Sink | None = None) -> bool:
+        """Open all sinks, or only one, instead of with the first row; return whether that was done in time."""
+        lanes = [lane for lane in self._lanes if only is None or lane.serves(only)]
+        return _ask("open", lanes, timeout_s)
+
+    def hold_loop(self) -> None:
+        """Keep the running event loop from ending while sinks open, for a bounded time; returns at once."""
+        if not self._is_holding and any(lane.is_opening for lane in self._lanes):
+            self._is_holding = True
+            # `asyncio.run` waits for the threads of its executor.
+            asyncio.get_running_loop().run_in_executor(None, self._wait_until_open)
+
+    def _wait_until_open(self) -> None:
+        while any(lane.is_opening for lane in self._lanes):
+            time.sleep(_POLL_S)
+        self._is_holding = False
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all rows so far were offered to the sinks; return whether that was done in time."""
@@ -139,6 +160,7 @@ class _Lane:
         # Guards `_thread`, and that a row never meets an ending thread.
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._started_s = 0.0
         self._has_warned_full = False
 
     @property
@@ -146,29 +168,44 @@ class _Lane:
         """Whether there is a thread that a close has not ended yet."""
         return self._thread is not None
 
+    @property
+    def is_opening(self) -> bool:
+        """Whether the sink was not tried yet since the thread started, a short time ago."""
+        age_s = time.monotonic() - self._started_s
+        return self.is_running and not self._outlet.was_tried and age_s < _OPEN_TIMEOUT_S
+
+    def serves(self, sink: Sink) -> bool:
+        """Tell whether this is the lane of a sink."""
+        return self._outlet.sink is sink
+
     def log(self, row: _Row) -> None:
         """Take a row; returns at once and never raises."""
         if not self.put(row) and not self._has_warned_full:
             self._has_warned_full = True
             logger.warning(
-                "a metric sink is too slow and %d rows wait, so rows are left out there; "
+                "a metric sink is too slow (%d rows wait) or gets no thread, so rows are left out there; "
                 "the history on disk is complete",
                 self._queue.maxsize,
             )
 
     def put(self, item: _Row | _Request) -> bool:
-        """Queue an item for the thread, which is started if need be; return False if the queue is full."""
+        """Queue an item for the thread, which is started if need be; return False if that is not possible."""
         with self._lock:
-            # Not alive although never ended: this is a forked child.
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._work, name="art-sink", daemon=True)
-                self._thread.start()
-                self._on_start()
             try:
+                self._ensure_thread()
                 self._queue.put_nowait(item)
-            except queue.Full:
+            except (queue.Full, RuntimeError):  # RuntimeError: at exit, or at the limit of threads
                 return False
             return True
+
+    def _ensure_thread(self) -> None:
+        # Not alive although never ended: this is a forked child, or the sink killed its thread.
+        if self._thread is None or not self._thread.is_alive():
+            thread = threading.Thread(target=self._work, name="art-sink", daemon=True)
+            thread.start()
+            self._thread = thread
+            self._started_s = time.monotonic()
+            self._on_start()
 
     def _work(self) -> None:
         while True:
@@ -202,12 +239,13 @@ class _Outlet:
         on_open: Callable[[], None],
         is_exiting: threading.Event,
     ) -> None:
-        self._sink = sink
+        self.sink = sink
         self._context = context
         self._retry_after_s = retry_after_s
         self._on_open = on_open
         self._is_exiting = is_exiting
         self._rows: deque[_Row] = deque(maxlen=max_waiting)
+        self.was_tried = False  # to open, since the last close
         self._is_open = False
         self._num_failures = 0  # in a row
         self._rest_until_s = 0.0
@@ -220,40 +258,42 @@ class _Outlet:
 
     def serve(self, kind: Literal["open", "flush", "close"]) -> None:
         """Do what a request asks; never raises."""
-        while self._is_usable():
+        while time.monotonic() >= self._rest_until_s:
             try:
                 if kind == "open" or self._rows:
                     self._ensure_open()
                 while self._rows:
                     # Taken out first: a row that the sink cannot digest must not block the rest.
                     row = self._rows.popleft()
-                    self._sink.log(row.metrics, row.step)
+                    self.sink.log(row.metrics, row.step)
                     self._num_failures = 0
                 if kind == "close" and self._is_open:
                     self._is_open = False
-                    self._sink.close()
+                    self.was_tried = False
+                    self.sink.close()
             except BaseException as error:  # noqa: BLE001 - SystemExit, too, would end but this thread, without a word
+                could_open = self._is_open
                 self._fail(error)
+                if not could_open:
+                    return
             else:
                 return
 
-    def _is_usable(self) -> bool:
-        return (
-            self._num_failures < _MAX_FAILURES_IN_A_ROW and time.monotonic() >= self._rest_until_s
-        )
-
     def _ensure_open(self) -> None:
-        if not self._is_open:
-            self._sink.open(self._context)
+        if self._is_open:
+            return
+        try:
+            self.sink.open(self._context)
             self._is_open = True
-            self._on_open()
+        finally:
+            self.was_tried = True
+            self._on_open()  # a sink that failed may have left an exit handler, too
 
     def _fail(self, error: BaseException) -> None:
         self._is_open = False
+        rests = min(2**self._num_failures, _LONGEST_REST)
         self._num_failures += 1
-        self._rest_until_s = time.monotonic() + self._retry_after_s
-        if self._num_failures >= _MAX_FAILURES_IN_A_ROW:
-            self._rows.clear()
+        self._rest_until_s = time.monotonic() + rests * self._retry_after_s
         if self._has_warned:
             return
         self._has_warned = True
@@ -261,13 +301,10 @@ class _Outlet:
             # Python starts no threads by now, which most sinks need to open.
             outlook = "the program ended first: call `await model.close()` before its end"
         else:
-            outlook = (
-                f"it is tried again in {self._retry_after_s:g} s, and given up after "
-                f"{_MAX_FAILURES_IN_A_ROW} failures in a row. Training goes on"
-            )
+            outlook = f"it is tried again in {self._retry_after_s:g} s. Training goes on"
         logger.warning(
             "metric sink %s failed (%s: %s); %s. The history on disk is complete",
-            type(self._sink).__name__,
+            type(self.sink).__name__,
             type(error).__name__,
             error,
             outlook,

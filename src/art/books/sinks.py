@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["Sink", "SinkContext", "SinkDispatcher", "WandbSink", "resolve_sinks"]
+__all__ = ["Sink", "SinkContext", "SinkDispatcher", "WandbSink", "resolve_sinks", "wandb_run"]
 
 _ENTRY_POINT_GROUP = "art.sinks"
+_WANDB_START_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,18 @@ def resolve_sinks(report_metrics: Sequence[str | Sink] | None) -> list[Sink]:
             )
         sinks.append(sink)
     return sinks
+
+
+def wandb_run(dispatcher: SinkDispatcher) -> Any:
+    """Return the wandb run that a dispatcher's rows go to, started if need be.
+
+    None when wandb is off, or does not start within thirty seconds.
+    """
+    for sink in dispatcher.sinks:
+        if isinstance(sink, WandbSink):
+            dispatcher.open(_WANDB_START_S, only=sink)
+            return sink.run
+    return None
 
 
 def _load(name: str) -> Sink:

@@ -97,8 +97,8 @@ def logprobs_from_columns(
     token_ids: Sequence[int] | None,
 ) -> dict[str, Any]:
     """Return logprobs as the plain fields of what `logprob_columns` captured."""
-    if not tokens and token_ids is not None:
-        tokens = _spelled(token_ids)
+    if logprobs and not tokens:
+        tokens = _spelled(token_ids or [])
     if token_bytes is None:
         token_bytes = [None] * len(logprobs)
     elif not token_bytes:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from art.trajectories import History, PydanticException, Trajectory, TrajectoryGroup
     from art.types import MessagesAndChoices
 
+NOTHING_WRITTEN = "; nothing was written"
+
 _INT64 = range(-(2**63), 2**63)
 # Small, so that no single call into Arrow keeps other threads from running for long.
 _ROWS_PER_TABLE = 64
@@ -51,21 +53,51 @@ def group_rows(group: TrajectoryGroup, group_index: int, name: str) -> Iterator[
     Raises:
         InvalidTrajectoriesError: A value cannot be stored; the message names group, trajectory and key.
     """
-    shared = Row(name, {"group_index": group_index})
-    shared.put_json("group_metadata", shared.plain_fields("metadata", group.metadata))
-    shared.put_json("group_metrics", shared.numbers("metrics", group.metrics))
-    shared.put_lines("group_logs", shared.lines("logs", group.logs))
+    shared = shared_row(group, group_index, name)
     for i, trajectory in enumerate(group.trajectories):
-        row = shared.copy(f"{name}, trajectory {i}")
-        row.columns["trajectory_index"] = i
-        _put_trajectory(row, trajectory)
-        yield row
+        yield trajectory_row(shared, i, trajectory)
     for i, error in enumerate(group.exceptions):
-        row = shared.copy(f"{name}, exception {i}")
-        _put_exception(row, error)
-        yield row
+        yield exception_row(shared, i, error)
     if not group.trajectories and not group.exceptions:
         yield shared
+
+
+def shared_row(group: TrajectoryGroup, group_index: int, name: str) -> Row:
+    """Return what all rows of a group have in common."""
+    row = Row(name, {"group_index": group_index})
+    row.put_json("group_metadata", row.plain_fields("metadata", group.metadata))
+    row.put_json("group_metrics", row.numbers("metrics", group.metrics))
+    row.put_lines("group_logs", row.lines("logs", group.logs))
+    return row
+
+
+def trajectory_row(shared: Row, i: int, trajectory: Trajectory) -> Row:
+    """Return the row of trajectory `i` of a group."""
+    row = shared.copy(f"{shared.name}, trajectory {i}")
+    row.columns["trajectory_index"] = i
+    metrics = row.numbers("metrics", trajectory.metrics)
+    row.columns["reward"] = _reward(row, trajectory.reward)
+    row.put_json("metrics", metrics)
+    row.columns["metrics_map"] = numbers_map(metrics)
+    row.put_json("auto_metrics", row.numbers("auto_metrics", trajectory.auto_metrics))
+    row.put_json("metadata", row.plain_fields("metadata", trajectory.metadata))
+    row.put_json("tools", row.tools("tools", trajectory.tools))
+    row.put_lines("logs", row.lines("logs", trajectory.logs))
+    row.put_int("initial_policy_version", trajectory.initial_policy_version)
+    row.put_int("final_policy_version", trajectory.final_policy_version)
+    row.items = trajectory.messages_and_choices
+    row.histories = trajectory.additional_histories
+    return row
+
+
+def exception_row(shared: Row, i: int, error: PydanticException) -> Row:
+    """Return the row of exception `i` of a group."""
+    row = shared.copy(f"{shared.name}, exception {i}")
+    fields = {"type": error.type, "message": error.message, "traceback": error.traceback}
+    row.columns["exception"] = {key: shown(text) for key, text in fields.items()}
+    if row.columns["exception"] != fields:
+        row.extra["exception"] = fields
+    return row
 
 
 def encode_rows(rows: Iterable[Row], stamp: Mapping[str, Any]) -> Iterator[pa.Table]:
@@ -112,7 +144,7 @@ class Row:
 
     def error(self, what: str) -> InvalidTrajectoriesError:
         """Return an error about a value of this row."""
-        return InvalidTrajectoriesError(f"{self.name}: {what}; nothing was written")
+        return InvalidTrajectoriesError(f"{self.name}: {what}{NOTHING_WRITTEN}")
 
     # --- checking ---
 
@@ -187,28 +219,6 @@ def numbers_map(metrics: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         if isinstance(value, (int, float))
     }
     return [{"key": key, "value": value} for key, value in numbers.items()] or None
-
-
-def _put_exception(row: Row, error: PydanticException) -> None:
-    fields = {"type": error.type, "message": error.message, "traceback": error.traceback}
-    row.columns["exception"] = {key: shown(text) for key, text in fields.items()}
-    if row.columns["exception"] != fields:
-        row.extra["exception"] = fields
-
-
-def _put_trajectory(row: Row, trajectory: Trajectory) -> None:
-    metrics = row.numbers("metrics", trajectory.metrics)
-    row.columns["reward"] = _reward(row, trajectory.reward)
-    row.put_json("metrics", metrics)
-    row.columns["metrics_map"] = numbers_map(metrics)
-    row.put_json("auto_metrics", row.numbers("auto_metrics", trajectory.auto_metrics))
-    row.put_json("metadata", row.plain_fields("metadata", trajectory.metadata))
-    row.put_json("tools", row.tools("tools", trajectory.tools))
-    row.put_lines("logs", row.lines("logs", trajectory.logs))
-    row.put_int("initial_policy_version", trajectory.initial_policy_version)
-    row.put_int("final_policy_version", trajectory.final_policy_version)
-    row.items = trajectory.messages_and_choices
-    row.histories = trajectory.additional_histories
 
 
 def _json_column(value: Any) -> tuple[str | None, bool]:

@@ -12,7 +12,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from art.books.atomic import replacing
@@ -176,8 +175,8 @@ def _rewrite(path: Path, groups: Sequence[TrajectoryGroup], *, split: str, step:
 
 
 def _highest(column: pa.ChunkedArray) -> int:
-    value: int | None = pc.max(column).as_py()
-    return -1 if value is None else value
+    # Not by pyarrow.compute, whose import takes as long as everything else that a first log needs.
+    return max((value for value in column.to_pylist() if value is not None), default=-1)
 
 
 def _write(

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import operator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from art.errors import ConfigurationError
+from art.rules.statistics import ExactSum
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 MIN_MULTIPLIER = 0.01
 MAX_MULTIPLIER = 10.0
-# Of the largest value: a fitted start below this is rounding noise around zero.
+# Of the mean value: a fitted start below this is rounding noise around zero.
 _SMALLEST_START = 1e-12
+# Sums of values times steps stay in range; the factor does not depend on the unit of the values.
+_HEADROOM = 2.0**-200
+_POINTS_AT_A_TIME = 8192  # bounds the memory for the products
 _MAX_BATCH_FACTOR = 1e6
 
 
 def multiplier(points: Mapping[int, float]) -> float:
     """Return the factor for the learning rate from the trend of the rewards' standard deviation.
+
+    The rule as it reads; `Trend` comes to the same without going through all points at every step.
 
     As the policy converges, the rewards of a group spread less and so do the advantages; their normalisation
     would amplify noise, and the factor takes that back. A straight line s(t) = a t + b is fitted by ordinary
@@ -50,10 +59,84 @@ def multiplier(points: Mapping[int, float]) -> float:
         (time - mean_time) * (value - mean_value) for time, value in zip(times, values, strict=True)
     )
     slope = covariance / math.fsum((time - mean_time) ** 2 for time in times)
-    start = mean_value - slope * mean_time
-    if start <= _SMALLEST_START:
+    return _factor(mean_value - slope * mean_time, slope, mean_value)
+
+
+def _factor(start: float, rise: float, mean_value: float) -> float:
+    if start <= _SMALLEST_START * abs(mean_value):
         return 1.0
-    return _clamp((start + slope) / start, MIN_MULTIPLIER, MAX_MULTIPLIER)
+    return _clamp((start + rise) / start, MIN_MULTIPLIER, MAX_MULTIPLIER)
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """The line of `multiplier`, for many points: one more costs the same however many there are.
+
+    All sums are exact, so two trends of the same points agree to the last bit, whichever way they came about.
+    Steps are counted from the first one, and values from that of the first one: a level trend is exactly 1.
+    The first point stays as it is; the others can change.
+
+    Attributes:
+        first: The lowest step.
+        last: The highest step.
+    """
+
+    first: int
+    last: int
+    _level: float  # the value at the first step, scaled like all values
+    _count: int = 0
+    _times: int = 0  # sum of the steps since the first
+    _squares: int = 0  # sum of their squares
+    _rises: ExactSum = field(default_factory=ExactSum)  # sum of the values above the level
+    _products: ExactSum = field(
+        default_factory=ExactSum
+    )  # sum of the values above the level x time
+
+    @classmethod
+    def of(cls, steps: Sequence[int], values: Sequence[float]) -> Trend:
+        """Return the trend of one point or more, by ascending steps; values are finite."""
+        trend = cls(steps[0], steps[0], values[0] * _HEADROOM)
+        for i in range(0, len(steps), _POINTS_AT_A_TIME):
+            trend = trend.plus(steps[i : i + _POINTS_AT_A_TIME], values[i : i + _POINTS_AT_A_TIME])
+        return trend
+
+    def plus(self, steps: Sequence[int], values: Sequence[float]) -> Trend:
+        """Return the trend with more points in it, by ascending steps above the first."""
+        times = [step - self.first for step in steps]
+        rises = [value * _HEADROOM - self._level for value in values]
+        return Trend(
+            self.first,
+            max(self.last, steps[-1]),
+            self._level,
+            self._count + len(times),
+            self._times + sum(times),
+            self._squares + sum(map(operator.mul, times, times)),
+            self._rises.plus(rises),
+            self._products.plus(map(operator.mul, times, rises)),
+        )
+
+    def replace(self, step: int, old: float, new: float) -> Trend:
+        """Return the trend with another value at a step above the first."""
+        time = step - self.first
+        fallen, risen = (value * _HEADROOM - self._level for value in (old, new))
+        return dataclasses.replace(
+            self,
+            _rises=self._rises.plus([-fallen, risen]),
+            _products=self._products.plus([-(time * fallen), time * risen]),
+        )
+
+    def multiplier(self) -> float:
+        """Return what `multiplier` returns for the points, up to rounding."""
+        if self._count < 2:
+            return 1.0
+        rises = float(self._rises)
+        mean_time = self._times / self._count
+        covariance = float(self._products) - mean_time * rises
+        variance = (self._count * self._squares - self._times**2) / self._count
+        slope = covariance / variance
+        mean_value = self._level + rises / self._count
+        start = mean_value - slope * mean_time
+        return _factor(start, slope * (self.last - self.first), mean_value)
 
 
 def num_trajectories_multiplier(num_trajectories: int, power: float) -> float:

@@ -7,19 +7,18 @@ import sys
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art.books.history import History, HistoryRow, clean_metrics, metric_by_step
-from art.books.ledger import Rewind
+from art.books.history import History, HistoryRow, clean_metrics
+from art.books.ledger import TrainedStep
+from art.books.metric_index import MetricIndex
 from art.errors import LogError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -32,16 +31,8 @@ def history(path: Path) -> History:
     return History(path)
 
 
-def row(
-    step: int, metrics: dict[str, float], *, policy_step: int | None = None, offset: int = 0
-) -> HistoryRow:
-    return HistoryRow(step, policy_step, None, metrics, offset)
-
-
-def means(
-    rows: list[HistoryRow], key: str = "val/reward", rewinds: list[Rewind] | None = None
-) -> Any:
-    return {step: mean for step, (mean, _) in metric_by_step(rows, key, rewinds or []).items()}
+def means(path: Path, key: str = "val/reward") -> dict[int, float]:
+    return MetricIndex(path, list).means(key)
 
 
 def strict_rows(path: Path) -> list[dict[str, Any]]:
@@ -222,16 +213,16 @@ def test_c035_integers_before_fractions_are_exact(path: Path, history: History) 
         "".join(f'{{"val/x": 1, "step": {i}}}\n' for i in range(150))
         + '{"val/x": 0.5, "step": 150}\n'
     )
-    assert means(history.rows(), "val/x")[150] == 0.5
+    assert means(path, "val/x")[150] == 0.5
     assert type(history.rows()[0].metrics["val/x"]) is float
 
 
-def test_c046_a_metric_first_seen_after_many_rows_is_found(history: History) -> None:
+def test_c046_a_metric_first_seen_after_many_rows_is_found(path: Path, history: History) -> None:
     """A key that appears in row 121 for the first time is read."""
     for step in range(120):
         history.append({"train/loss": 1.0}, step=step)
     history.append({"val/reward": 0.9}, step=120)
-    assert means(history.rows()) == {120: 0.9}
+    assert means(path) == {120: 0.9}
 
 
 def test_c045_restarts_after_a_torn_row_never_fail(
@@ -243,7 +234,7 @@ def test_c045_restarts_after_a_torn_row_never_fail(
         history.append({"val/reward": float(step)}, step=step)
         with path.open("ab") as file:
             file.write(b'{"val/reward": 0.')
-    assert means(History(path).rows()) == {0: 0.0, 1: 1.0, 2: 2.0}
+    assert means(path) == {0: 0.0, 1: 1.0, 2: 2.0}
     assert len(caplog.records) == 1
 
 
@@ -254,64 +245,14 @@ def test_c050_a_process_that_polls_while_we_append_sees_only_whole_rows(path: Pa
         "history = History(pathlib.Path(sys.argv[1]))\n"
         "for step in range(200): history.append({'val/x' + 'y' * 300: 1.0}, step=step)"
     )
-    reader = History(path)
+    history, index = History(path), MetricIndex(path, list)
     writers = [subprocess.Popen([sys.executable, "-c", program, str(path)]) for _ in range(2)]
     while any(writer.poll() is None for writer in writers):
-        reader.rows()
+        history.rows()
+        index.means("val/reward")
     assert [writer.returncode for writer in writers] == [0, 0]
-    assert len(reader.rows()) == 400
+    assert len(history.rows()) == 400
     assert len(path.read_bytes().splitlines()) == 400
-
-
-def test_several_rows_of_a_step_are_weighted_by_their_trajectories() -> None:
-    """A step logged in parts has the mean over all its trajectories; a row without a count weighs 1."""
-    rows = [
-        row(5, {"val/reward": 1.0, "val/num_trajectories": 3.0}),
-        row(5, {"val/reward": 0.0, "val/num_trajectories": 1.0, "train/num_trajectories": 9.0}),
-        row(6, {"val/reward": 0.0}),
-        row(6, {"val/reward": 1.0, "val/num_trajectories": 0.0}),
-        row(7, {"val/loss": 1.0}),
-    ]
-    assert metric_by_step(rows, "val/reward", []) == {5: (0.75, 4.0), 6: (0.5, 2.0)}
-
-
-def test_c069_a_late_row_is_credited_to_its_own_step() -> None:
-    """Steps come out ascending whatever the order of the rows, and a policy step takes the credit."""
-    rows = [
-        row(8, {"train/loss": 1.0}),
-        row(5, {"val/reward": 0.9}),
-        row(9, {"val/reward": 0.1}, policy_step=4),
-    ]
-    assert list(means(rows).items()) == [(4, 0.1), (5, 0.9)]
-
-
-def test_c052_rows_that_a_rewind_took_back_do_not_count() -> None:
-    """After a rewind to step 100 the old rows of later steps are out; old rows up to it and new rows count."""
-    rows = [
-        row(100, {"val/reward": 0.1}, offset=0),
-        row(101, {"val/reward": 0.9}, offset=50),
-        row(101, {"val/reward": 0.3}, offset=100),
-        row(102, {"val/reward": 0.4}, offset=150),
-    ]
-    assert means(rows, rewinds=[Rewind(step=100, history_offset=100)]) == {
-        100: 0.1,
-        101: 0.3,
-        102: 0.4,
-    }
-
-
-def test_every_rewind_applies_to_the_rows_before_it() -> None:
-    """Two rewinds each take back what was written before them."""
-    rows = [row(step, {"val/reward": float(step)}, offset=step) for step in range(6)]
-    rewinds = [Rewind(step=4, history_offset=6), Rewind(step=1, history_offset=4)]
-    assert means(rows, rewinds=rewinds) == {0: 0.0, 1: 1.0, 4: 4.0}
-
-
-@given(st.floats(-1e6, 1e6), st.lists(st.integers(1, 100), min_size=1, max_size=6))
-def test_mean_of_equal_values_is_that_value(value: float, weights: list[int]) -> None:
-    """A step logged in parts ties exactly with one logged whole."""
-    rows = [row(0, {"val/reward": value, "val/num_trajectories": float(w)}) for w in weights]
-    assert metric_by_step(rows, "val/reward", []) == {0: (value, float(sum(weights)))}
 
 
 @given(
@@ -332,11 +273,33 @@ def test_any_clean_metrics_come_back_bit_for_bit(
     assert History(path).rows()[0].metrics == cleaned
 
 
-def test_a_split_with_a_slash_has_its_own_weights() -> None:
-    """The weight is that of the row's own split, however many slashes split and metric have."""
-    rows = [
-        row(1, {"val/hard/reward": 1.0, "val/hard/a/b": 1.0, "val/hard/num_trajectories": 9.0}),
-        row(1, {"val/hard/reward": 0.0, "val/hard/a/b": 0.0, "val/hard/num_trajectories": 1.0}),
-    ]
-    assert means(rows, "val/hard/reward") == {1: 0.9}
-    assert means(rows, "val/hard/a/b") == {1: 0.9}
+def test_c054_an_append_costs_the_same_however_long_the_file_is(
+    path: Path, history: History
+) -> None:
+    """Neither an append nor the questions after it read the file again."""
+    row = {"val/reward": 0.5, "train/reward_std_dev": 0.1, "train/loss": 1.0}
+    index, trained = MetricIndex(path, list), TrainedStep(path)
+    num_bytes = []
+    for step in range(0, 10_000, 1000):
+        with path.open("a") as file:
+            file.writelines(json.dumps({**row, "step": step + i}) + "\n" for i in range(1000))
+        for ask in (False, True):
+            before = bytes_read()
+            if ask:
+                history.append(row, step=step + 1000)
+            assert index.means("val/reward", [step]) == {step: 0.5}
+            assert index.spread() is not None
+            assert trained.step() >= step
+        num_bytes.append(bytes_read() - before)
+    assert max(num_bytes) < 10 * history_row_bytes(path)
+    assert max(num_bytes) - min(num_bytes) < 20
+
+
+def history_row_bytes(path: Path) -> int:
+    return len(path.read_bytes().splitlines()[-1])
+
+
+def bytes_read() -> int:
+    """What this process has read through system calls."""
+    text = Path("/proc/self/io").read_text()
+    return int(text.split("rchar: ")[1].split()[0])

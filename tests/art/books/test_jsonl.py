@@ -1,22 +1,49 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from art.books.jsonl import JsonLinesReader, as_step
+from art.books.jsonl import JsonLinesReader, LineSink, as_step, read_rows
 from art.errors import LogError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
 
 def parse(line: dict[str, Any], offset: int) -> tuple[int, int] | None:
     n = as_step(line.get("n"))
     return None if n is None else (n, offset)
+
+
+class Rows(LineSink):
+    """Keeps what `parse` makes of each line."""
+
+    def __init__(self, path: Path, parse: Callable[[dict[str, Any], int], Any] = parse) -> None:
+        self._parse = parse
+        self._rows: list[Any] = []
+        self.reader = JsonLinesReader(path, self)
+
+    def start_over(self) -> None:
+        self._rows.clear()
+
+    def add_line(self, line: dict[str, Any], offset: int) -> bool:
+        row = self._parse(line, offset)
+        if row is not None:
+            self._rows.append(row)
+        return row is not None
+
+    def rows(self) -> list[Any]:
+        self.reader.refresh()
+        return list(self._rows)
+
+    @property
+    def num_skipped(self) -> int:
+        return self.reader.num_skipped
 
 
 @pytest.fixture
@@ -25,7 +52,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def numbers(path: Path) -> list[int]:
-    return [n for n, _ in JsonLinesReader(path, parse).rows()]
+    return [n for n, _ in read_rows(path, parse)]
 
 
 def test_missing_and_empty_files_have_no_rows(path: Path) -> None:
@@ -57,7 +84,7 @@ def test_c042_damaged_line_is_skipped_with_one_warning(
 ) -> None:
     """A line that cannot be read is counted and warned of once, and its neighbours are used."""
     path.write_bytes(b'{"n": 1}\n' + damage + b'\n{"n": 2}\n' + damage + b"\n")
-    reader = JsonLinesReader(path, parse)
+    reader = Rows(path)
     assert [n for n, _ in reader.rows()] == [1, 2]
     assert [n for n, _ in reader.rows()] == [1, 2]
     assert reader.num_skipped == 2
@@ -91,12 +118,12 @@ def test_c048_harmless_oddities_are_read_without_a_warning(
 def test_offsets_are_those_of_the_lines(path: Path) -> None:
     """Each row knows where its line starts, also behind skipped ones."""
     path.write_bytes(b'{"n": 1}\nbroken\n\n{"n": 2}\n')
-    assert JsonLinesReader(path, parse).rows() == [(1, 0), (2, 17)]
+    assert read_rows(path, parse) == [(1, 0), (2, 17)]
 
 
 def test_c050_a_row_is_seen_once_it_is_whole(path: Path) -> None:
     """A reader that meets the first half of a row skips it, and finds it whole later, once."""
-    reader = JsonLinesReader(path, parse)
+    reader = Rows(path)
     seen = []
     for end in range(len(b'{"n": 1}\n{"n": 2}\n') + 1):
         path.write_bytes(b'{"n": 1}\n{"n": 2}\n'[:end])
@@ -116,7 +143,7 @@ def test_only_what_was_appended_is_read(path: Path) -> None:
         return 0
 
     path.write_bytes(b'{"n": 1}\n' * 1000)
-    reader = JsonLinesReader(path, count)
+    reader = Rows(path, count)
     reader.rows()
     parsed.clear()
     with path.open("ab") as file:
@@ -132,7 +159,7 @@ def test_only_what_was_appended_is_read(path: Path) -> None:
 def test_a_replaced_file_is_read_from_the_start(path: Path, new: bytes, in_place: bool) -> None:
     """A file that was shortened, rewritten or replaced gives its new rows and no old ones."""
     path.write_bytes(b'{"n": 1}\n{"n": 2}\n')
-    reader = JsonLinesReader(path, parse)
+    reader = Rows(path)
     reader.rows()
     if not in_place:
         path.rename(path.with_suffix(".old"))
@@ -144,17 +171,48 @@ def test_a_replaced_file_with_the_same_end_is_read_from_the_start(path: Path) ->
     """Another file in the same place is told apart even where both end alike."""
     end = b'{"n": 2, "x": "' + b"x" * 100 + b'"}\n'
     path.write_bytes(b'{"n": 1}\n' + end)
-    reader = JsonLinesReader(path, parse)
+    reader = Rows(path)
     reader.rows()
     path.rename(path.with_suffix(".old"))
     path.write_bytes(b'{"n": 9}\n' + end)
     assert [n for n, _ in reader.rows()] == [9, 2]
 
 
+@pytest.mark.parametrize(
+    ("more", "expected"), [(b"", [1]), (b"\n", [1]), (b" \r\n", [1]), (b"x\n", []), (b"\x00", [1])]
+)
+def test_a_row_without_a_newline_is_taken_back_when_its_line_goes_on(
+    path: Path, more: bytes, expected: list[int]
+) -> None:
+    """What is read bit by bit comes to the same as what is read at once."""
+    path.write_bytes(b'{"n": 1}')
+    reader = Rows(path)
+    assert [n for n, _ in reader.rows()] == [1]
+    with path.open("ab") as file:
+        file.write(more)
+    assert [n for n, _ in reader.rows()] == numbers(path) == expected
+
+
+def test_a_file_that_is_still_the_same_is_not_read_again(path: Path) -> None:
+    """A call that finds nothing new reads a few bytes, however long the file is."""
+    path.write_bytes(b'{"n": 1}\n' * 50_000)
+    reader = Rows(path)
+    reader.rows()
+    before = bytes_read()
+    reader.rows()
+    assert bytes_read() - before < 2000
+
+
+def bytes_read() -> int:
+    """What this process has read through system calls."""
+    text = Path("/proc/self/io").read_text()
+    return int(text.split("rchar: ")[1].split()[0])
+
+
 def test_a_deleted_file_has_no_rows(path: Path) -> None:
     """Rows of a file that is gone are gone."""
     path.write_bytes(b'{"n": 1}\n')
-    reader = JsonLinesReader(path, parse)
+    reader = Rows(path)
     reader.rows()
     path.unlink()
     assert reader.rows() == []
@@ -164,7 +222,7 @@ def test_a_file_that_cannot_be_read_is_an_error_with_its_path(path: Path) -> Non
     """What the operating system refuses is told, not taken for an empty file."""
     path.mkdir()
     with pytest.raises(LogError, match=str(path)):
-        JsonLinesReader(path, parse).rows()
+        read_rows(path, parse)
 
 
 @settings(max_examples=200)
@@ -189,7 +247,7 @@ def test_any_bytes_between_the_rows_cost_no_row(
     content = b"".join(line + b"\n" for line in lines)
     content = content[: max(0, len(content) - cut)]
     path = tmp_path_factory.mktemp("fuzz") / "rows.jsonl"
-    reader = JsonLinesReader(path, parse)
+    reader = Rows(path)
     for end in [*sorted(chunks), len(content)]:
         path.write_bytes(content[: min(end, len(content))])
         found = [n for n, _ in reader.rows()]
@@ -205,7 +263,7 @@ def test_arbitrary_bytes_never_raise(
     """No content of the file makes the reader fail."""
     path = tmp_path_factory.mktemp("fuzz") / "rows.jsonl"
     path.write_bytes(content)
-    JsonLinesReader(path, parse).rows()
+    read_rows(path, parse)
 
 
 def test_a_step_fits_into_a_column() -> None:

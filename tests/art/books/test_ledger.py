@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from art.books.history import HistoryRow
-from art.books.ledger import Ledger, Rewind, step_without_ledger
+from art.books.history import History
+from art.books.jsonl import JsonLinesReader
+from art.books.ledger import Ledger, Rewind, TrainedStep
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,24 +64,65 @@ def test_c045_torn_and_foreign_lines_are_skipped(
     assert len(caplog.records) == 1
 
 
-def test_step_without_a_ledger_is_the_highest_one_that_was_trained() -> None:
+def trained_step(path: Path, rows: list[tuple[int, dict[str, float]]]) -> int:
+    """The step of a directory whose history has these rows, also where it is read as a frame."""
+    path.unlink(missing_ok=True)
+    for step, metrics in rows:
+        History(path).append(metrics, step=step)
+    found = TrainedStep(path).step()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JsonLinesReader, "min_frame_bytes", 0)
+        assert TrainedStep(path).step() == found
+    return found
+
+
+def test_step_without_a_ledger_is_the_highest_one_that_was_trained(path: Path) -> None:
     """Rows of rollouts and of the user's own metrics do not move the step; without trained rows it is 0."""
     rows = [
-        HistoryRow(2, None, None, {"train/loss": 1.0}, 0),
-        HistoryRow(1, None, None, {"train/grad_norm": 1.0}, 0),
-        HistoryRow(100, None, None, {"val/reward": 1.0, "train/reward": 1.0, "train/mine": 1.0}, 0),
+        (2, {"train/loss": 1.0}),
+        (1, {"train/grad_norm": 1.0}),
+        (100, {"val/reward": 1.0, "train/reward": 1.0, "train/mine": 1.0}),
     ]
-    assert step_without_ledger(rows) == 2
-    assert step_without_ledger(rows[2:]) == 0
-    assert step_without_ledger([]) == 0
+    assert trained_step(path, rows) == 2
+    assert trained_step(path, rows[2:]) == 0
+    assert trained_step(path, []) == 0
 
 
-def test_c160_the_step_of_an_upstream_directory_is_found_from_any_training_metric() -> None:
+def test_step_without_a_ledger_keeps_up_with_the_history(path: Path) -> None:
+    """Each question looks at what was appended since the last one."""
+    trained = TrainedStep(path)
+    found = []
+    for step in (3, 5, 4):
+        History(path).append({"train/loss": 1.0}, step=step)
+        found.append(trained.step())
+    assert found == [3, 5, 5]
+
+
+def test_c160_the_step_of_an_upstream_directory_is_found_from_any_training_metric(
+    path: Path,
+) -> None:
     """A row that holds only one of the names that upstream's train calls log is enough."""
     for name in ["policy_loss", "entropy", "learning_rate", "num_groups_trainable", "kl_div"]:
-        assert step_without_ledger([HistoryRow(7, None, None, {f"train/{name}": 0.0}, 0)]) == 7
+        assert trained_step(path, [(7, {f"train/{name}": 0.0})]) == 7
 
 
-def test_a_step_below_zero_is_not_taken_from_a_history() -> None:
+def test_a_step_below_zero_is_not_taken_from_a_history(path: Path) -> None:
     """A baseline that was logged at -1 does not make the next train step 0."""
-    assert step_without_ledger([HistoryRow(-1, None, None, {"train/loss": 0.0}, 0)]) == 0
+    assert trained_step(path, [(-1, {"train/loss": 0.0})]) == 0
+
+
+def test_a_long_ledger_is_read_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read as frames, with a torn line in one block, it tells the same step, rewinds and commits."""
+    ledger = Ledger(path)
+    for step in range(1, 40):
+        ledger.commit(step)
+    with path.open("ab") as file:
+        file.write(b'{"step": 4')
+    ledger.rewind(20, 1234)
+    ledger.commit(21, adopted=True)
+    monkeypatch.setattr(JsonLinesReader, "min_frame_bytes", 0)
+    monkeypatch.setattr(JsonLinesReader, "block_bytes", 200)
+    fresh = Ledger(path)
+    assert fresh.current_step() == ledger.current_step() == 21
+    assert fresh.rewinds() == ledger.rewinds() == [Rewind(20, 1234)]
+    assert fresh.committed_steps() == ledger.committed_steps() == set(range(1, 40))

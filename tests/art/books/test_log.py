@@ -1,12 +1,25 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 import art
-from tests.art.factories import group, model
+from art.errors import InvalidTrajectoriesError
+from art.testing import InMemoryBackend
+from tests.art.factories import group, model, trajectory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    HistoryRows = Callable[[art.Model[Any, Any]], list[dict[str, Any]]]
+
+
+def itself() -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    value["itself"] = value
+    return value
 
 
 async def test_the_first_log_sweeps_what_killed_writers_left(tmp_path: Path) -> None:
@@ -27,3 +40,62 @@ async def test_the_first_log_sweeps_what_killed_writers_left(tmp_path: Path) -> 
     assert not any(path.exists() for path in half)
     assert all(path.exists() for path in mine)
     assert (root / "trajectories" / "val" / "0003.parquet").exists()
+
+
+async def test_c022_a_rollout_that_cannot_be_stored_is_named_and_the_others_are_saved(
+    tmp_path: Path, history_rows: HistoryRows
+) -> None:
+    """One bad value costs its own rollout alone; file and row tell of the others, and the error of the bad one."""
+    agent = model(tmp_path)
+    bad = trajectory(9.0)
+    bad.metadata["k"] = itself()
+    bad_group = group(9.0)
+    bad_group.metadata["m"] = object()
+    error = ValueError("no answer")
+    groups = [group(1.0, 2.0), art.TrajectoryGroup([trajectory(3.0), bad, error]), bad_group]
+
+    with pytest.raises(InvalidTrajectoriesError) as caught:
+        await agent.log(groups, split="val", step=4)
+
+    message = str(caught.value)
+    assert "0004.parquet: group 1, trajectory 1: metadata['k'] contains itself" in message
+    assert "; group 2: metadata['m'] is a object" in message
+    assert "nothing was written" not in message
+    first, second = art.load_trajectories(art.model_dir(agent))
+    assert [[t.reward for t in g] for g in (first, second)] == [[1.0, 2.0], [3.0]]
+    assert len(second.exceptions) == 1
+    [row] = history_rows(agent)
+    assert row["val/num_trajectories"] == 3.0
+    assert row["val/reward"] == 2.0
+
+
+async def test_where_no_rollout_can_be_stored_nothing_is_written(tmp_path: Path) -> None:
+    """A call whose every rollout is bad leaves no file and no row."""
+    agent = model(tmp_path)
+    bad = trajectory(1.0)
+    bad.metadata["k"] = itself()
+
+    with pytest.raises(InvalidTrajectoriesError, match="nothing was written"):
+        await agent.log([bad], step=1)
+
+    assert not (art.model_dir(agent) / "history.jsonl").exists()
+    assert not list(art.model_dir(agent).rglob("*.parquet"))
+
+
+async def test_a_relative_base_path_means_the_directory_of_the_first_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history_rows: HistoryRows
+) -> None:
+    """A program that changes its directory between calls goes on with the books that it opened."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    agent = art.TrainableModel(name="m", project="p", base_model="none", base_path="books")
+    await agent.register(InMemoryBackend())
+    await agent.train([group(0.0, 1.0)])
+
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    await agent.train([group(0.0, 1.0)])
+    await agent.log(metrics={"reward": 1.0})
+
+    assert not list((tmp_path / "elsewhere").iterdir())
+    monkeypatch.chdir(tmp_path)
+    assert [row["step"] for row in history_rows(agent)] == [0, 1, 1, 2, 2]

@@ -174,6 +174,24 @@ def test_irregular_logprobs_survive_and_are_still_there_to_query(odd: dict[str, 
     assert struct.get("tokens") is None
 
 
+@pytest.mark.parametrize("token_ids", [None, [], [4, 9], [9, 4]])
+@pytest.mark.parametrize("tokens", [(), ("token_id:4", "token_id:9"), ("a", "b")])
+@pytest.mark.parametrize("raw", [None, [], [97], "of the text"])
+def test_tokens_that_are_the_token_ids_are_left_out(
+    token_ids: list[int] | None, tokens: tuple[str, ...], raw: Any
+) -> None:
+    """Texts "token_id:N" and bytes that only spell the text take no room, and come back all the same."""
+    given_logprobs = logprobs(*tokens)
+    if raw != "of the text":
+        for entry in given_logprobs["content"]:
+            entry["bytes"] = raw
+
+    [struct] = assert_survives(choice(token_ids=token_ids, logprobs=given_logprobs))
+
+    spells_ids = tokens == ("token_id:4", "token_id:9") and token_ids == [4, 9]
+    assert (struct["tokens"] == []) == (spells_ids or not tokens)
+
+
 def test_the_bytes_of_a_partial_character_survive() -> None:
     """A token may be a part of a character; its text is U+FFFD, its bytes tell which part."""
     [struct] = assert_survives(choice(logprobs=logprobs("\ufffd", bytes=[240, 159])))

@@ -14,7 +14,8 @@ def test_ordinary_names_give_upstreams_layout() -> None:
     """Scripts and tools that know upstream's paths find everything."""
     paths = ModelPaths(".art", "my-project", "agent_001.v2")
 
-    assert paths.root == Path(".art/my-project/models/agent_001.v2")
+    assert paths.given == Path(".art/my-project/models/agent_001.v2")
+    assert paths.root == paths.given.absolute()
     assert paths.history == paths.root / "history.jsonl"
     assert paths.trajectories("val", 12) == paths.root / "trajectories/val/0012.parquet"
     assert paths.trajectories("val", 12345).name == "12345.parquet"

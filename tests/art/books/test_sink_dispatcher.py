@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import asyncio
+import ctypes
+import itertools
 import subprocess
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from art.books import sink_dispatcher
 from art.books.sink_dispatcher import SinkDispatcher
 from art.books.sinks import SinkContext
 
@@ -117,7 +122,7 @@ def test_close_ends_the_thread_and_a_later_row_starts_again(
         assert dispatcher.close(TIMEOUT_S)
     assert sink.calls == ["open m", (1, {}), "close", "open m", (2, {}), "close"]
     for thread in threading.enumerate():
-        if thread.name == "art-sinks":
+        if thread.name == "art-sink":
             thread.join(TIMEOUT_S)
     assert threading.active_count() == before
 
@@ -162,16 +167,24 @@ def test_c093_a_sink_that_failed_rests(context: SinkContext) -> None:
     assert sink.calls == ["open m"]
 
 
-def test_a_sink_that_keeps_failing_is_given_up(
+def test_c093_a_sink_that_keeps_failing_is_tried_ever_more_rarely(
     context: SinkContext, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After five failures in a row a sink is left alone, with one warning in all."""
-    sink = RecordingSink(failing_opens=99)
-    dispatcher = SinkDispatcher([sink], context, retry_after_s=0.0)
-    for step in range(10):
-        dispatcher.log({}, step)
+    """The rests between the tries double, and one warning is all that is said."""
+    times_s: list[float] = []
+
+    class Failing(RecordingSink):
+        def open(self, context: SinkContext) -> None:
+            times_s.append(time.monotonic())
+            super().open(context)
+
+    dispatcher = SinkDispatcher([Failing(failing_opens=99)], context, retry_after_s=0.02)
+    while len(times_s) < 5:
+        dispatcher.log({}, 0)
+        assert dispatcher.flush(TIMEOUT_S)
     assert dispatcher.close(TIMEOUT_S)
-    assert sink.calls == ["open m"] * 5
+    rests_s = [later - earlier for earlier, later in itertools.pairwise(times_s)]
+    assert [rest_s >= 0.02 * 2**i for i, rest_s in enumerate(rests_s)] == [True] * 4
     assert len(caplog.records) == 1
 
 
@@ -288,3 +301,110 @@ def test_a_sink_that_ends_the_program_ends_nothing(
     assert dispatcher.close(TIMEOUT_S)
     assert sink.steps == [1, 2]
     assert ["quota used up" in record.message for record in caplog.records] == [True]
+
+
+def test_one_sink_can_be_opened_alone(context: SinkContext, sink: RecordingSink) -> None:
+    """An early open of one sink leaves the others closed, and does not wait for them."""
+    other = RecordingSink()
+    dispatcher = SinkDispatcher([other, sink], context)
+    assert dispatcher.open(TIMEOUT_S, only=sink)
+    assert (sink.calls, other.calls) == (["open m"], [])
+    assert dispatcher.close(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("failing_opens", [0, 1])
+def test_an_event_loop_ends_after_the_sinks_have_opened(
+    context: SinkContext, failing_opens: int
+) -> None:
+    """A loop that was asked to stay ends when the sinks are open or have failed, and goes on meanwhile."""
+    gate = threading.Event()
+
+    class Opening(RecordingSink):
+        def open(self, context: SinkContext) -> None:
+            gate.wait(TIMEOUT_S)
+            time.sleep(0.2)  # far longer than the loop needs to end
+            super().open(context)
+
+    sink = Opening(failing_opens=failing_opens)
+    dispatcher = SinkDispatcher([sink], context)
+
+    async def training() -> None:
+        await asyncio.to_thread(dispatcher.log, {}, 1)
+        for _ in range(3):
+            dispatcher.hold_loop()
+        await asyncio.sleep(0)
+        assert sink.calls == []
+        asyncio.get_running_loop().call_soon(gate.set)
+
+    asyncio.run(training())
+    assert sink.calls[0] == "open m"
+    assert dispatcher.close(TIMEOUT_S)
+
+
+def test_an_event_loop_does_not_wait_for_a_sink_that_hangs(
+    context: SinkContext, sink: RecordingSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop stays for a bounded time, once, and not at all for sinks that are open or have nothing to do."""
+    monkeypatch.setattr(sink_dispatcher, "_OPEN_TIMEOUT_S", 0.2)
+    gate = threading.Event()
+
+    class Hanging(RecordingSink):
+        def open(self, context: SinkContext) -> None:
+            gate.wait()
+
+    dispatcher = SinkDispatcher([Hanging(), sink], context)
+
+    async def training() -> int:
+        dispatcher.hold_loop()
+        await asyncio.to_thread(dispatcher.log, {}, 1)
+        dispatcher.hold_loop()
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(training()) == 1
+    assert not any(lane.is_opening for lane in dispatcher._lanes)
+    gate.set()
+    assert dispatcher.close(TIMEOUT_S)
+
+
+def test_a_thread_that_was_killed_is_replaced(
+    context: SinkContext, sink: RecordingSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows after the death of a sink's thread are delivered by a new one."""
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+    dispatcher = SinkDispatcher([sink], context)
+    dispatcher.log({}, 1)
+    assert dispatcher.flush(TIMEOUT_S)
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "art-sink"]
+    assert thread.ident is not None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)
+    )
+    dispatcher.log({}, 2)  # wakes the thread, which dies of it
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+    dispatcher.log({}, 3)
+    assert dispatcher.close(TIMEOUT_S)
+    assert sink.steps[0] == 1
+    assert sink.steps[-1] == 3
+
+
+def test_no_thread_to_be_had_is_told_and_raises_nothing(
+    context: SinkContext, sink: RecordingSink, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where no thread can be started, as at the limit or while Python ends, a row is left out with a warning."""
+
+    class Unstartable(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    dispatcher = SinkDispatcher([sink], context)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading, "Thread", Unstartable)
+        dispatcher.log({}, 1)
+        dispatcher.log({}, 2)
+        assert dispatcher.close(TIMEOUT_S)
+    assert len(caplog.records) == 1
+    assert "gets no thread" in caplog.text
+    dispatcher.log({}, 3)
+    assert dispatcher.close(TIMEOUT_S)
+    assert sink.steps == [3]

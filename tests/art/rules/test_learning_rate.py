@@ -11,6 +11,7 @@ from art.errors import ConfigurationError
 from art.rules.learning_rate import (
     MAX_MULTIPLIER,
     MIN_MULTIPLIER,
+    Trend,
     multiplier,
     num_trajectories_multiplier,
 )
@@ -94,6 +95,64 @@ def test_agrees_with_upstreams_formula_from_step_zero(
     assert multiplier(points) == pytest.approx(
         min(max(expected, MIN_MULTIPLIER), MAX_MULTIPLIER), rel=1e-6, abs=1e-6
     )
+
+
+def trend(points: dict[int, float]) -> Trend:
+    ascending = dict(sorted(points.items()))
+    return Trend.of(list(ascending), list(ascending.values()))
+
+
+# Below the normal range floats lose digits, and both ways of computing are noise.
+@given(
+    st.dictionaries(steps, st.floats(0.0, 100.0, allow_subnormal=False), min_size=1, max_size=20)
+)
+def test_a_trend_comes_to_the_same_as_the_rule(points: dict[int, float]) -> None:
+    """The sums of the trend give the multiplier of the points, unless the start is rounding noise."""
+    mean = sum(points.values()) / len(points)
+    start = mean
+    if len(points) > 1:
+        first = min(points)
+        _, start = np.polyfit([s - first for s in points], list(points.values()), 1)
+    assume(mean == 0.0 or (mean > 1e-290 and abs(start) > 1e-6 * mean))
+    assert trend(points).multiplier() == pytest.approx(multiplier(points), rel=1e-6)
+
+
+@given(
+    st.dictionaries(st.integers(-(2**62), 2**62), st.floats(-1e308, 1e308), min_size=1),
+    st.data(),
+)
+def test_a_trend_has_no_memory(points: dict[int, float], data: st.DataObject) -> None:
+    """However its points came and changed, a trend is the one of its points, to the last bit, and in bounds."""
+    ascending = sorted(points)
+    whole = trend(points)
+    assert MIN_MULTIPLIER <= whole.multiplier() <= MAX_MULTIPLIER
+    old = {step: data.draw(st.floats(-1e308, 1e308)) for step in ascending[1:]}
+    grown = trend({ascending[0]: points[ascending[0]]})
+    for step in data.draw(st.permutations(ascending[1:])):
+        grown = grown.plus([step], [old[step]])
+    for step in data.draw(st.permutations(ascending[1:])):
+        grown = grown.replace(step, old[step], points[step])
+    assert grown.multiplier() == whole.multiplier()
+    assert (grown.first, grown.last) == (ascending[0], ascending[-1])
+
+
+@given(steps, spreads, st.integers(1, 20))
+def test_a_level_trend_changes_nothing(first: int, value: float, count: int) -> None:
+    """A constant spread is exactly 1, also from sums."""
+    assert trend({first + i: value for i in range(count)}).multiplier() == 1.0
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-320, 1e300])
+def test_a_trend_takes_values_of_any_size(value: float) -> None:
+    """No spread is too small or too large to be fitted."""
+    found = trend({0: value, 1: value / 2, 10_000: value / 4}).multiplier()
+    assert MIN_MULTIPLIER <= found <= 1.0
+
+
+def test_a_long_trend_is_summed_in_parts() -> None:
+    """More points than are taken at a time come to the same as the rule."""
+    points = {step: 0.4 - 1e-6 * step + 0.01 * (step % 7) for step in range(20_000)}
+    assert trend(points).multiplier() == pytest.approx(multiplier(points), rel=1e-12)
 
 
 def test_batch_factor_is_the_power_of_the_number() -> None:

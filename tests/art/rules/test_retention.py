@@ -170,3 +170,27 @@ def test_a_second_call_deletes_nothing_more(
     kept = choose(infos(metrics), keep_unscored=keep_unscored).kept
     again = choose(infos({step: metrics[step] for step in kept}), keep_unscored=keep_unscored)
     assert again.kept == kept
+
+
+@given(step_lists, st.sampled_from(["max", "min"]), st.sets(st.integers(0, 20_000)))
+def test_the_best_that_exists_is_never_deleted(
+    metrics: dict[int, float | None], mode: Any, gone: set[int]
+) -> None:
+    """Of the checkpoints that exist, one with the best finite metric stays, the newest of equals."""
+    steps = [
+        StepInfo(step, metric, step == max(metrics), exists=step not in gone)
+        for step, metric in metrics.items()
+    ]
+    result = choose(steps, mode=mode)
+    finite = {
+        info.step: info.metric
+        for info in steps
+        if info.exists and info.metric is not None and math.isfinite(info.metric)
+    }
+    assert not gone & {*result.kept, *result.deleted}
+    if finite:
+        top = (max if mode == "max" else min)(finite.values())
+        assert result.best == max(step for step, metric in finite.items() if metric == top)
+        assert result.best in result.kept
+    else:
+        assert (result.best, result.deleted) == (None, [])
