@@ -50,6 +50,9 @@ test: check ## everything that guards a change
 	$(BIN)/pytest
 	$(BIN)/python scripts/check_wheel.py
 
+test-crash: $(STAMP) ## kill, fill up and share the disk of real processes, several hundred times (12 minutes)
+	ART_CAMPAIGN=full $(BIN)/pytest -m crash tests/art
+
 test-full: test ## the long campaigns as well
 	ART_CAMPAIGN=full $(BIN)/pytest -m "crash or local"
 

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from art.types import Message, MessageOrChoice, MessagesAndChoices
 
-_ORDINARY = frozenset({str, list, dict, int, type(None)})
+_ITERABLES = ("content", "tool_calls")  # as OpenAI types them
+_ORDINARY = frozenset({str, list, type(None)})
 _CHOICE_MODULE = "openai.types.chat.chat_completion"
 
 
@@ -68,7 +69,8 @@ def _make_iterators_lists(message: dict[str, Any]) -> None:
     Pydantic makes them of the parts and tool calls of a message in a field that is typed with OpenAI's params.
     They can be read but once, so the message itself is changed: else its owner would find them used up.
     """
-    for key, value in message.items():
+    for key in _ITERABLES:
+        value = message.get(key)
         if type(value) not in _ORDINARY and isinstance(value, Iterator):
             message[key] = list(value)
 

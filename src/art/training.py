@@ -30,6 +30,7 @@ from art.errors import (
     ConfigurationError,
     InvalidBackendError,
     InvalidTrajectoriesError,
+    LogError,
 )
 from art.grouping import as_groups, with_finite_rewards
 from art.rules import learning_rate as learning_rate_rules
@@ -182,8 +183,16 @@ async def model_train_sft(
         step = await settle_step(model)
         metrics = _reduced(await _collect(start(), model.backend()))
         model._remember_step(step + 1)
-        await run_blocking(books.commit_train, step + 1, metrics)
+        await _commit(books, step + 1, metrics)
     return TrainResult(step=step + 1, metrics=metrics)
+
+
+async def _commit(books: Books, step: int, row: dict[str, float], *, keep_row: bool = True) -> None:
+    try:
+        await run_blocking(books.commit_train, step, row if keep_row else None)
+    except LogError as error:
+        error.add_note(f"the training itself ended well: step {step} stands, with metrics {row}")
+        raise
 
 
 def training_groups(items: Iterable[TrajectoryGroup]) -> list[TrajectoryGroup]:
@@ -236,7 +245,7 @@ class _Run:
                 "num_groups_trainable": float(num_trainable),
                 **rate_metrics,
             }
-            await run_blocking(books.commit_train, step + 1, row if self.keep_rows else None)
+            await _commit(books, step + 1, row, keep_row=self.keep_rows)
         return TrainResult(step=step + 1, metrics=row)
 
     async def _scaled(

@@ -36,4 +36,14 @@ def gc_paused() -> Iterator[None]:
             if is_ours:
                 _num_pauses -= 1
                 if _num_pauses == 0:
+                    _promote_everything()
                     gc.enable()
+
+
+def _promote_everything() -> None:
+    """Count all objects as old, without walking over them as the first run of the collector would."""
+    if (
+        gc.get_freeze_count() == 0
+    ):  # else somebody else has frozen objects, who would not want them thawed
+        gc.freeze()
+        gc.unfreeze()

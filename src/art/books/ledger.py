@@ -66,11 +66,13 @@ class Ledger:
         self._account = _Account()
         self._reader = JsonLinesReader(path, self._account)
         self._lock = threading.Lock()
+        # A commit whose line could not be written. The checkpoint stands, so its number is taken all the same.
+        self._owed: int | None = None
 
     def current_step(self) -> int | None:
         """Return the step of the last event, or None where there is no ledger yet."""
         with self._up_to_date() as account:
-            return account.step
+            return account.step if self._owed is None else self._owed
 
     def rewinds(self) -> list[Rewind]:
         """Return all rewinds in order."""
@@ -92,9 +94,13 @@ class Ledger:
         """Record a finished train call; on the disk when this returns.
 
         Raises:
-            LogError: The line could not be written.
+            LogError: The line could not be written. This process goes on from `step` all the same, and writes
+                the line with the next one.
         """
-        self._append({"step": operator.index(step), **({"adopted": True} if adopted else {})})
+        self._write_owed()
+        self._owed = operator.index(step)
+        self._append({"step": self._owed, **({"adopted": True} if adopted else {})})
+        self._owed = None
 
     def rewind(self, step: int, history_offset: int) -> None:
         """Record that the model went back to `step`; on the disk when this returns.
@@ -102,7 +108,13 @@ class Ledger:
         Raises:
             LogError: The line could not be written.
         """
+        self._write_owed()
         self._append({"rewind_to": operator.index(step), "history_offset": history_offset})
+
+    def _write_owed(self) -> None:
+        if self._owed is not None:
+            self._append({"step": self._owed})
+            self._owed = None
 
     def _append(self, line: dict[str, Any]) -> None:
         line["time"] = datetime.now(UTC).isoformat()

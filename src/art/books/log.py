@@ -146,7 +146,7 @@ class Books:
         if self._is_swept:
             return
         root = self.paths.root
-        for leftover in [*root.glob(".state.json.*.tmp"), *root.glob("trajectories/*/.*.tmp")]:
+        for leftover in [*root.glob(".*.json.*.tmp"), *root.glob("trajectories/*/.*.tmp")]:
             with contextlib.suppress(OSError):  # the write that follows tells what is wrong here
                 leftover.unlink()
         self._is_swept = True
@@ -174,7 +174,8 @@ class Books:
 
     def write_model_file(self, description: dict[str, Any]) -> None:
         """Write model.json."""
-        atomic.write_json(self.paths.model_file, description)
+        with write_lock(self.paths.write_lock):
+            atomic.write_json(self.paths.model_file, description)
 
     # --- asking ---
 

@@ -37,7 +37,7 @@ def decode_histories(
         lengths: How many messages each history has.
         long_texts: What the message parts of each history refer to.
     """
-    columns = {field.name: _values(structs, field.name) for field in MESSAGE}
+    columns = {name: _values(structs, name) for name in _COLUMNS}
     choices = _ManyChoices(columns, _prompts(columns, lengths))
     texts = chain.from_iterable(map(repeat, long_texts, lengths))
     items: list[Any] = []
@@ -68,6 +68,8 @@ def decode_histories(
     return _cut(items, lengths)
 
 
+# All but those that only repeat others, for queries.
+_COLUMNS = [field.name for field in MESSAGE if field.name != "calls"]
 _MESSAGE_COLUMNS = (
     "role",
     "content",
@@ -87,6 +89,10 @@ def _values(structs: pa.StructArray, name: str) -> list[Any]:
         return [None] * len(structs)
     values: list[Any] = column.to_pylist()
     return values
+
+
+def _is_empty(column: list[Any]) -> bool:
+    return column.count(None) == len(column)
 
 
 def _cut(items: list[Any], lengths: Sequence[int]) -> list[list[Any]]:
@@ -109,6 +115,8 @@ def _overridden(captured: dict[str, Any], extra: dict[str, Any]) -> dict[str, An
 
 def _prompts(columns: dict[str, list[Any]], lengths: Sequence[int]) -> list[list[int] | None]:
     """Put the prompt of each turn together from the turns before it and its own suffix."""
+    if _is_empty(columns["prompt_suffix"]):
+        return columns["prompt_suffix"]
     prompts: list[list[int] | None] = []
     columns_of_prompts = zip(
         columns["prompt_shared_length"], columns["prompt_suffix"], columns["token_ids"], strict=True
@@ -125,6 +133,8 @@ def _prompts(columns: dict[str, list[Any]], lengths: Sequence[int]) -> list[list
 
 
 def _logprobs(columns: dict[str, list[Any]]) -> list[dict[str, Any] | None]:
+    if _is_empty(columns["tokens"]):
+        return columns["tokens"]
     all_columns = (columns[name] for name in ("logprobs", "tokens", "token_bytes", "token_ids"))
     return [
         None if tokens is None else logprobs_from_columns(logprobs, tokens, token_bytes, token_ids)
@@ -143,9 +153,7 @@ class _ManyChoices:
             "logprobs": _logprobs(columns),
         }
         # Columns that are empty throughout need not be looked into for each Choice.
-        self._captured = [
-            (name, column) for name, column in captured.items() if column.count(None) < len(column)
-        ]
+        self._captured = [(name, col) for name, col in captured.items() if not _is_empty(col)]
         self._ordinary: dict[int, dict[str, Any]] = {}
         self._others: dict[int, dict[str, Any]] = {}
 

@@ -19,6 +19,7 @@ import pydantic
 
 from art.books.long_texts import LongTexts, TakenKeyError
 from art.books.plain_json import (
+    PLAIN_AS_IT_IS,
     NotPlainError,
     exact_text,
     json_text,
@@ -29,7 +30,7 @@ from art.books.plain_json import (
 )
 from art.books.token_columns import are_integers, fit_int32, logprob_columns, shared_length
 from art.books.trajectory_schema import MESSAGE
-from art.messages import is_choice, normalise_item
+from art.messages import normalise_item
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from art.types import MessageOrChoice, MessagesAndChoices
 
 _REPLY_TEXTS = ("role", "content", "tool_call_id")
+_TOKEN_FIELDS = frozenset({"token_ids", "prompt_token_ids"})
 _CHARACTERS_PER_TOKEN = 16
 
 
@@ -97,11 +99,11 @@ class MessageColumns:
         """Add one item, and return the token ids of the conversation after it."""
         i = self._count
         self._count += 1
-        self._values["trainable"][i] = is_turn = type(item) is not dict and is_choice(item)
-        if is_turn:
-            rest, context = self._capture_choice(item, i, context)
-        else:
+        self._values["trainable"][i] = not isinstance(item, dict)
+        if isinstance(item, dict):
             rest = self._capture_message(item, i)
+        else:
+            rest, context = self._capture_choice(item, i, context)
         if rest:
             self._not_captured[i] = rest
         return context
@@ -111,8 +113,10 @@ class MessageColumns:
     def _capture_message(self, fields: Mapping[str, Any], i: int) -> dict[str, Any]:
         """Fill the columns of message `i`; return the fields that they do not capture."""
         rest: dict[str, Any] = {}
+        is_plain = True
         for key, value in fields.items():
-            if type(value) is str and key in _REPLY_TEXTS:
+            kind = type(value)
+            if kind is str and key in _REPLY_TEXTS:
                 self._values[key][i] = value
                 self.size += len(value)
             elif key == "tool_calls" and value and (calls := _ordinary_calls(value)) is not None:
@@ -120,14 +124,17 @@ class MessageColumns:
                     rest[key] = calls
             else:
                 rest[key] = value
-        if rest:
-            rest = plain_fields(rest, models=True)
-            if rest.get("content") is not None:
-                self._capture_content(rest, i)
-            calls = rest.get("tool_calls")
-            # Not if it is empty: upstream, too, writes null then.
-            if calls and isinstance(calls, list) and self._put_calls(calls, i):
-                del rest["tool_calls"]
+                is_plain = is_plain and kind in PLAIN_AS_IT_IS and type(key) is str
+        return rest if is_plain else self._capture_odd_fields(rest, i)
+
+    def _capture_odd_fields(self, fields: dict[str, Any], i: int) -> dict[str, Any]:
+        rest = plain_fields(fields, models=True)
+        if rest.get("content") is not None:
+            self._capture_content(rest, i)
+        calls = rest.get("tool_calls")
+        # Not if it is empty: upstream, too, writes null then.
+        if calls and isinstance(calls, list) and self._put_calls(calls, i):
+            del rest["tool_calls"]
         return rest
 
     def _capture_content(self, rest: dict[str, Any], i: int) -> None:
@@ -171,7 +178,8 @@ class MessageColumns:
         """Fill the columns of message `i`; return the fields that they do not capture, and the token ids."""
         fields = written_fields(choice)
         reply = fields.pop("message", None)
-        context = self._capture_token_ids(fields, i, context)
+        if not _TOKEN_FIELDS.isdisjoint(fields):
+            context = self._capture_token_ids(fields, i, context)
         if fields.get("logprobs") is not None:
             self._capture_logprobs(fields, i)
         rest = plain_fields(fields, models=True)
@@ -181,7 +189,9 @@ class MessageColumns:
             reply = written_fields(reply)
         if isinstance(reply, dict):
             reply = self._capture_message(reply, i)
-        if reply != {}:
+            if reply:
+                rest["message"] = reply
+        else:
             rest |= plain_fields({"message": reply}, models=True)
         return rest, context
 
@@ -273,7 +283,9 @@ def _as_text(value: object) -> str | None:
 
 def _integers(fields: dict[str, Any], key: str) -> list[int] | None:
     """Return a field that is a list of integers, made plain; None if it is no such list."""
-    value = fields.get(key)
+    if key not in fields:
+        return None
+    value = fields[key]
     if isinstance(value, list) and not are_integers(value):
         value = fields[key] = plain_fields({key: value})[key]  # numpy's integers, for example
     return value if are_integers(value) else None

@@ -22,7 +22,8 @@ Scalar: TypeAlias = str | int | float | bool | None
 MAX_DEPTH = 500
 
 _PLAIN_SCALARS = frozenset({str, int, float, bool, type(None)})
-_UNCHANGED = frozenset({str, bool, type(None)})
+# Of exactly these types every value is plain already.
+PLAIN_AS_IT_IS = frozenset({str, bool, type(None)})
 _NUMBERS = frozenset({int, float})
 _CONTAINERS = frozenset({dict, list})
 _BITS_THAT_ARE_FINE = (
@@ -92,7 +93,7 @@ def plain(value: object, *, models: bool = False, _depth: int = 0) -> Any:
         NotPlainError: The value has no JSON form, contains itself, or is nested deeper than `MAX_DEPTH`.
     """
     kind = type(value)
-    if kind in _UNCHANGED:
+    if kind in PLAIN_AS_IT_IS:
         return value
     if kind in _NUMBERS:
         return plain_scalar(value)
@@ -107,13 +108,13 @@ def plain(value: object, *, models: bool = False, _depth: int = 0) -> Any:
         for key, item in value.items():
             if type(key) is not str:
                 key = _plain_key(key)  # noqa: PLW2901 - the same key, made plain
-            is_done = type(item) in _UNCHANGED
+            is_done = type(item) in PLAIN_AS_IT_IS
             fields[key] = item if is_done else plain(item, models=models, _depth=_depth + 1)
         return fields
     if isinstance(value, (list, tuple)):
         items: list[Any] = []
         for item in value:
-            is_done = type(item) in _UNCHANGED
+            is_done = type(item) in PLAIN_AS_IT_IS
             items.append(item if is_done else plain(item, models=models, _depth=_depth + 1))
         return items
     return plain_scalar(value)

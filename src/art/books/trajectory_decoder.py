@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ _CONVERSATIONS = ["messages", "histories", "long_texts"]
 
 def decode_groups(tables: Iterable[pa.Table]) -> dict[int, list[TrajectoryGroup]]:
     """Turn the tables of a file into groups, by `log_index` and in order of `group_index`."""
+    read_at = datetime.now(UTC)
     found: dict[tuple[int, int], TrajectoryGroup] = {}
     indices: dict[tuple[int, int], list[int]] = {}
     for table in tables:
@@ -37,7 +39,7 @@ def decode_groups(tables: Iterable[pa.Table]) -> dict[int, list[TrajectoryGroup]
                 indices[key] = []
             if row["trajectory_index"] is not None:
                 indices[key].append(row["trajectory_index"])
-                found[key].trajectories.append(_trajectory(row, extra, items, histories))
+                found[key].trajectories.append(_trajectory(row, extra, items, histories, read_at))
             elif row["exception"] is not None:
                 fields = extra.get("exception", row["exception"])
                 found[key].exceptions.append(PydanticException(**fields))
@@ -95,13 +97,16 @@ def _trajectory(
     extra: Mapping[str, Any],
     items: MessagesAndChoices,
     histories: list[tuple[MessagesAndChoices, str | None]],
+    read_at: datetime,
 ) -> Trajectory:
     all_tools = extra.get("histories") or [_parsed(text) for _, text in histories]
-    return Trajectory(
+    # Without validation, which could only change what was stored; a default, too, would take its time.
+    return Trajectory.model_construct(
+        start_time=read_at,
         messages_and_choices=items,
         tools=_json_value(row, extra, "tools"),
         additional_histories=[
-            History(messages_and_choices=history, tools=tools)
+            History.model_construct(messages_and_choices=history, tools=tools)
             for (history, _), tools in zip(histories, all_tools, strict=True)
         ],
         reward=math.nan if row["reward"] is None else row["reward"],

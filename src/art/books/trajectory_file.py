@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 _ROWS_PER_GROUP = 512
 _BYTES_PER_GROUP = 64 * 2**20  # images in messages would make 512 rows too much for memory
+_REPEATED = frozenset({"calls", "metrics_map"})
 _MAX_STEP = 2**31 - 1
 
 # What pyarrow, json and pydantic raise on a file that is torn, corrupt or of another kind.
@@ -112,7 +113,8 @@ def read_logs(path: Path) -> dict[int, list[TrajectoryGroup]]:
     """Read the groups of a file by `log_index`, in ascending order; see `read_groups`."""
     try:
         with path.open("rb") as source, gc_paused():
-            return decode_groups(_tables(pq.ParquetFile(source), {}))
+            file = pq.ParquetFile(source)
+            return decode_groups(_tables(file, {}, columns=_columns_to_decode(file)))
     except FileNotFoundError:
         raise
     except _READ_ERRORS as error:
@@ -124,22 +126,38 @@ def read_logs(path: Path) -> dict[int, list[TrajectoryGroup]]:
 # --- reading ---
 
 
-def _tables(file: pq.ParquetFile, stamp: Mapping[str, Any]) -> Iterator[pa.Table]:
-    """Yield the rows of a file of any known format, as tables of our schema."""
+def _tables(
+    file: pq.ParquetFile, stamp: Mapping[str, Any], *, columns: list[str] | None = None
+) -> Iterator[pa.Table]:
+    """Yield the rows of a file of any known format, as tables of our schema.
+
+    Args:
+        file: The file.
+        stamp: The split and the step of the file, where known; only upstream's files do not tell.
+        columns: Paths of the columns to read, where not all of them are wanted.
+    """
     names = file.schema_arrow.names
     if "log_index" not in names:
         yield from tables_of_upstream(file.iter_batches(_ROWS_PER_GROUP), names, stamp)
         return
     for i in range(file.num_row_groups):
-        yield _in_our_schema(file.read_row_group(i))
+        table = _with_every_column(file.read_row_group(i, columns))
+        # Other programs that wrote the rows again may have chosen other types of text and lists.
+        yield table if columns else table.cast(SCHEMA)
 
 
-def _in_our_schema(table: pa.Table) -> pa.Table:
-    """Bring a table to our schema: an earlier version had fewer columns, other programs write other types."""
-    missing = [field for field in SCHEMA if field.name not in table.column_names]
-    for field in missing:
-        table = table.append_column(field, pa.nulls(len(table), field.type))
-    return table.select(SCHEMA.names).cast(SCHEMA)
+def _with_every_column(table: pa.Table) -> pa.Table:
+    """Add the columns that a table does not have, as an earlier version's, and order them."""
+    for field in SCHEMA:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(len(table), field.type))
+    return table.select(SCHEMA.names)
+
+
+def _columns_to_decode(file: pq.ParquetFile) -> list[str]:
+    """Return the columns without those that only repeat others, for queries."""
+    paths = [file.schema.column(i).path for i in range(len(file.schema))]
+    return [path for path in paths if _REPEATED.isdisjoint(path.split("."))]
 
 
 def _existing_tables(source: IO[bytes], split: str, step: int) -> Iterator[pa.Table]:

@@ -15,6 +15,11 @@ class _Array(Protocol):
     def item(self) -> object: ...
 
 
+_PLAIN = frozenset(
+    {int, bool}
+)  # to look for an array's methods in these would take ten times as long
+
+
 def to_float(value: object, what: str) -> float:
     """Turn a scalar into a plain float.
 
@@ -31,8 +36,12 @@ def to_float(value: object, what: str) -> float:
     """
     if type(value) is float:  # by far the most
         return value
-    scalar = value.item() if isinstance(value, _Array) and len(value.shape) == 0 else value
-    if isinstance(scalar, _Array) or not isinstance(scalar, SupportsFloat):
+    scalar = value
+    if type(value) not in _PLAIN and isinstance(value, _Array) and len(value.shape) == 0:
+        scalar = value.item()
+    if type(scalar) not in _PLAIN and isinstance(scalar, _Array):
+        raise TypeError(f"{what} is {_describe(value)}; use a number")
+    if not isinstance(scalar, SupportsFloat):
         raise TypeError(f"{what} is {_describe(value)}; use a number")
     try:
         return float(scalar)

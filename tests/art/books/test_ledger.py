@@ -8,6 +8,7 @@ import pytest
 from art.books.history import History
 from art.books.jsonl import JsonLinesReader
 from art.books.ledger import Ledger, Rewind, TrainedStep
+from art.errors import LogError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,3 +127,33 @@ def test_a_long_ledger_is_read_the_same(path: Path, monkeypatch: pytest.MonkeyPa
     assert fresh.current_step() == ledger.current_step() == 21
     assert fresh.rewinds() == ledger.rewinds() == [Rewind(20, 1234)]
     assert fresh.committed_steps() == ledger.committed_steps() == set(range(1, 40))
+
+
+def test_a_commit_whose_line_could_not_be_written_still_counts(path: Path) -> None:
+    """The checkpoint stands, so its number is not given twice; the line is made good with the next one."""
+    ledger = Ledger(path)
+    path.mkdir()  # where a file should be: nothing can be appended
+    with pytest.raises(LogError):
+        ledger.commit(1)
+    assert ledger._owed == 1
+
+    path.rmdir()
+    assert ledger.current_step() == 1
+    ledger.commit(2)
+
+    assert Ledger(path).current_step() == 2
+    assert Ledger(path).committed_steps() == {1, 2}
+
+
+def test_a_rewind_after_a_lost_line_is_the_last_word(path: Path) -> None:
+    """The line that is owed is written before the rewind, so the step is the rewound one."""
+    ledger = Ledger(path)
+    path.mkdir()
+    with pytest.raises(LogError):
+        ledger.commit(5)
+    path.rmdir()
+
+    ledger.rewind(3, 0)
+
+    assert ledger.current_step() == 3
+    assert Ledger(path).current_step() == 3

@@ -29,6 +29,7 @@ async def test_the_first_log_sweeps_what_killed_writers_left(tmp_path: Path) -> 
     root = art.model_dir(agent)
     half = [
         root / ".state.json.17.0badcafe.tmp",
+        root / ".model.json.17.0badcafe.tmp",
         root / "trajectories" / "val" / ".0002.parquet.17.0badcafe.tmp",
     ]
     mine = [root / "notes.tmp", root / ".env", root / "trajectories" / "val" / "mine.tmp"]
