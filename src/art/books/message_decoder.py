@@ -180,7 +180,7 @@ class _ManyChoices:
         try:
             built = _validator().validate_python(list(self._ordinary.values()))
         except pydantic.ValidationError:  # say, a finish reason that OpenAI does not know
-            built = map(choice_from_dict, self._ordinary.values())
+            built = [choice_from_dict(fields) for fields in self._ordinary.values()]
         others = map(choice_from_dict, self._others.values())
         return [*zip(self._ordinary, built, strict=True), *zip(self._others, others, strict=True)]
 

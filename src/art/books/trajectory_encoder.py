@@ -148,14 +148,14 @@ class Row:
 
     # --- checking ---
 
-    def plain_fields(self, key: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    def plain_fields(self, key: str, values: dict[str, Any]) -> dict[str, Any]:
         """Return a dict of the user's as plain JSON."""
         try:
             return plain_fields(values)
         except NotPlainError as reason:
             raise self.error(f"{key}{reason}") from reason
 
-    def numbers(self, key: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    def numbers(self, key: str, values: dict[str, Any]) -> dict[str, Any]:
         """Return metrics as plain numbers."""
         numbers = self.plain_fields(key, values)
         for name, value in numbers.items():

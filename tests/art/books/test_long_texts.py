@@ -20,7 +20,7 @@ from tests.strategies import json_values
 IMAGE = "data:image/png;base64," + "iVBORw0KGgo" * 5_000
 
 
-def screenshot(url: str = IMAGE, text: str = "look") -> dict[str, Any]:
+def screenshot(url: str = IMAGE, text: str = "look") -> Any:
     parts = [{"type": "text", "text": text}, {"type": "image_url", "image_url": {"url": url}}]
     return {"role": "user", "content": parts}
 
@@ -57,7 +57,7 @@ def test_a_reference_of_the_users_own_is_not_mistaken() -> None:
 def test_images_survive_in_every_history_and_beside_odd_parts(tmp_path: Path) -> None:
     """Images of messages, of further histories and of messages with odd parts come back."""
     path = tmp_path / "0001.parquet"
-    odd = {"role": "user", "content": [{"$long_text": 0}, IMAGE]}
+    odd: Any = {"role": "user", "content": [{"$long_text": 0}, IMAGE]}
     surrogate = screenshot(text="\ud800")
     half_an_image = screenshot(url=IMAGE + "\udfff")
     trajectories = [
