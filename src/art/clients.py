@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import threading
 import weakref
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -24,23 +25,26 @@ class ClientCache:
             asyncio.AbstractEventLoop, dict[tuple[str, str], AsyncOpenAI]
         ] = weakref.WeakKeyDictionary()
         self._outside_loops: dict[tuple[str, str], AsyncOpenAI] = {}
+        self._lock = threading.Lock()  # each loop has a thread of its own
 
     def get(self, base_url: str, api_key: str) -> AsyncOpenAI:
         """Return the running loop's client for an endpoint."""
-        # Open connections keep their loop alive, so the weak references alone would let go of nothing.
-        for ended in [loop for loop in self._by_loop if loop.is_closed()]:
-            del self._by_loop[ended]
-        try:
-            clients = self._by_loop.setdefault(asyncio.get_running_loop(), {})
-        except RuntimeError:  # no loop runs here: the client is made ahead of one
-            clients = self._outside_loops
+        with self._lock:
+            # Open connections keep their loop alive, so the weak references alone would let go of nothing.
+            for ended in [loop for loop in self._by_loop if loop.is_closed()]:
+                del self._by_loop[ended]
+            try:
+                clients = self._by_loop.setdefault(asyncio.get_running_loop(), {})
+            except RuntimeError:  # no loop runs here: the client is made ahead of one
+                clients = self._outside_loops
         if (base_url, api_key) not in clients:
             clients[base_url, api_key] = _make_client(base_url, api_key)
         return clients[base_url, api_key]
 
     async def close(self) -> None:
         """Close the running loop's clients; those of loops that ended went with them."""
-        clients = self._by_loop.pop(asyncio.get_running_loop(), {})
+        with self._lock:
+            clients = self._by_loop.pop(asyncio.get_running_loop(), {})
         for client in [*clients.values(), *self._outside_loops.values()]:
             await client.close()
         self._outside_loops.clear()

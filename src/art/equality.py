@@ -66,9 +66,8 @@ def same_values(a: object, b: object) -> bool:
     """Tell whether two values, as metadata or a message may hold them, are the same; see `same_groups`."""
     # A worklist, not recursion: values may be nested deeper than the stack.
     pairs: list[tuple[Any, Any]] = [(a, b)]
-    compared: dict[
-        tuple[int, int], tuple[Any, Any]
-    ] = {}  # holds the pairs, so that no id is used again
+    # Holds the pairs, so that no id is used again.
+    compared: dict[tuple[int, int], tuple[Any, Any]] = {}
     while pairs:
         x, y = pairs.pop()
         if type(x) in _SIMPLE and type(x) is type(y):

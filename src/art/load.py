@@ -6,13 +6,14 @@ import errno
 import itertools
 import logging
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError, LogError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection
 
     from art.books.trajectory_listing import TrajectoryFile
     from art.trajectories import TrajectoryGroup
@@ -23,8 +24,8 @@ logger = logging.getLogger(__name__)
 def load_trajectories(
     path: str | Path,
     *,
-    split: str | Collection[str] | None = None,
-    step: int | Collection[int] | None = None,
+    split: str | Iterable[str] | None = None,
+    step: int | Iterable[int] | None = None,
     skip_unreadable: bool = False,
 ) -> list[TrajectoryGroup]:
     """Read logged groups back, of this project's or any of upstream's formats.
@@ -57,7 +58,7 @@ def load_trajectories(
         LogError: A file cannot be read; the message names it.
     """
     path = Path(path)
-    in_splits, in_steps = _filter(split, str), _filter(step, int)
+    in_splits, in_steps = _filter(split), _filter(step)
     if not path.is_dir():
         return _load_file(path, in_splits, in_steps)
     files = [file for file in _files_of(path) if in_splits(file.split) and in_steps(file.step)]
@@ -71,27 +72,13 @@ def load_trajectories(
     return groups
 
 
-def read_logs_of(path: Path) -> list[list[TrajectoryGroup]]:
-    """Read the groups of one file of any format, one list for each call of `log`.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        MissingDependencyError: It is YAML and pyyaml is not installed.
-        LogError: It cannot be read.
-    """
-    if path.suffix == ".parquet":
-        from art.books.trajectory_file import read_logs
-
-        return list(read_logs(path).values())
-    from art.books.trajectory_legacy import read_legacy_file
-
-    return [read_legacy_file(path).groups]
-
-
-def _filter(wanted: Any, scalar: type) -> Callable[[object], bool]:
+def _filter(wanted: Any) -> Callable[[object], bool]:
     if wanted is None:
         return lambda _: True
-    values: Collection[object] = (wanted,) if isinstance(wanted, scalar) else wanted
+    if isinstance(wanted, str) or not isinstance(wanted, Iterable):  # numpy's integers, too
+        wanted = [wanted]
+    # An iterator can be asked but once; a range need not be walked through.
+    values: Collection[object] = wanted if isinstance(wanted, range) else frozenset(wanted)
     return lambda value: value in values
 
 
@@ -111,16 +98,17 @@ def _load_file(
     step = None if place is None else place.step
     if not (in_splits(split) and in_steps(step)):
         return []
-    return list(itertools.chain.from_iterable(read_logs_of(path)))
+    return list(itertools.chain.from_iterable(_read_logs_of(path)))
 
 
 def _files_of(directory: Path) -> list[TrajectoryFile]:
+    from art.books.paths import MODEL_FILE, TRAJECTORIES
     from art.books.trajectory_listing import files_of_model
 
     files = files_of_model(directory)
     whole = directory.absolute()
-    is_model = any((whole / name).exists() for name in ("trajectories", "model.json"))
-    if not files and not is_model and "trajectories" not in {whole.name, whole.parent.name}:
+    is_model = any((whole / name).exists() for name in (TRAJECTORIES, MODEL_FILE))
+    if not files and not is_model and TRAJECTORIES not in {whole.name, whole.parent.name}:
         raise ConfigurationError(
             f"{directory} holds no trajectory files; pass a model's directory "
             "({base_path}/{project}/models/{name}), its trajectories directory, or that of one split"
@@ -135,7 +123,7 @@ def _groups_of_step(
     groups: list[TrajectoryGroup] = []
     for file in files:
         try:
-            logs = read_logs_of(file.path)
+            logs = _read_logs_of(_present(file.path))
         except LogError as error:
             if problems is None:
                 raise
@@ -145,6 +133,29 @@ def _groups_of_step(
         is_copy = groups and logs and _outline(logs[0]) == _outline(groups)
         groups += itertools.chain.from_iterable(logs[1:] if is_copy else logs)
     return groups
+
+
+def _present(path: Path) -> Path:
+    """Return a file that was listed, or the one that a migration has put in its place since."""
+    migrated = path.with_suffix(".parquet")
+    return migrated if not path.exists() and migrated.exists() else path
+
+
+def _read_logs_of(path: Path) -> list[list[TrajectoryGroup]]:
+    """Read the groups of one file of any format, one list for each call of `log`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        MissingDependencyError: It is YAML and pyyaml is not installed.
+        LogError: It cannot be read.
+    """
+    if path.suffix == ".parquet":
+        from art.books.trajectory_file import read_logs
+
+        return list(read_logs(path).values())
+    from art.books.trajectory_legacy import read_legacy_file
+
+    return [read_legacy_file(path).groups]
 
 
 def _outline(groups: Iterable[TrajectoryGroup]) -> list[object]:

@@ -44,10 +44,9 @@ def normalise_item(item: object, where: str) -> MessageOrChoice:
     Raises:
         TypeError: The item is none of these.
     """
-    if type(item) is dict:
-        _make_iterators_lists(item)
-        if "finish_reason" not in item and "choices" not in item:  # by far the most common
-            return cast("MessageOrChoice", item)
+    if type(item) is dict and "finish_reason" not in item and "choices" not in item:
+        _make_iterators_lists(item)  # by far the most common, so it comes first
+        return cast("MessageOrChoice", item)
     if is_choice(item):
         return item
     given = item
@@ -58,6 +57,7 @@ def normalise_item(item: object, where: str) -> MessageOrChoice:
             f"{where} is a {type(given).__name__}; expected a message dict or an OpenAI Choice "
             "(append `response.choices[0]`, not the response)"
         )
+    _make_iterators_lists(item)
     if "finish_reason" in item and isinstance(item.get("message"), dict):
         return choice_from_dict(item)
     return cast("MessageOrChoice", item)

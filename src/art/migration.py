@@ -17,7 +17,7 @@ from art.books.os_errors import log_error
 from art.books.trajectory_file import append_groups, read_groups, read_logs, write_groups
 from art.books.trajectory_formats import older_format, write_as_v2
 from art.books.trajectory_legacy import read_legacy_file, unknown_keys
-from art.books.trajectory_listing import locate
+from art.books.trajectory_listing import STAGING, locate
 from art.equality import same_groups
 from art.errors import LogError
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from art.trajectories import TrajectoryGroup
 
 _KEPT_SUFFIX = ".original"
-_STAGING = ".migrating"
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ def _write_new_file(source: _Source, path: Path, target: Path, *, keep: bool) ->
 @contextlib.contextmanager
 def _staging_directory(path: Path) -> Iterator[Path]:
     """Make a directory for new files, so that none is left beside `path` whatever goes wrong."""
-    directory = path.with_name(_STAGING)
+    directory = path.with_name(STAGING)
     directory.mkdir()
     try:
         yield directory
@@ -167,7 +166,7 @@ def _staging_directory(path: Path) -> Iterator[Path]:
 
 
 def _remove_staging_directory(path: Path) -> None:
-    shutil.rmtree(path.with_name(_STAGING), ignore_errors=True)
+    shutil.rmtree(path.with_name(STAGING), ignore_errors=True)
 
 
 def _keep_copy(path: Path) -> None:

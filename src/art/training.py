@@ -187,6 +187,18 @@ async def model_train_sft(
     return TrainResult(step=step + 1, metrics=metrics)
 
 
+async def _log_rollouts(
+    books: Books, groups: list[TrajectoryGroup], step: int, batch: Mapping[str, float]
+) -> None:
+    try:
+        await run_blocking(books.log, groups, None, split="train", step=step, aggregates=batch)
+    except InvalidTrajectoriesError as error:
+        error.add_note(
+            f"the training did not start and the step stays {step}; leave these rollouts out, or mend them"
+        )
+        raise
+
+
 async def _commit(books: Books, step: int, row: dict[str, float], *, keep_row: bool = True) -> None:
     try:
         await run_blocking(books.commit_train, step, row if keep_row else None)
@@ -229,9 +241,7 @@ class _Run:
             config, dev_config, rate_metrics = await self._scaled(books, step, batch)
             num_trainable = sum(map(is_trainable, groups))
             if self.keep_rows:
-                await run_blocking(
-                    books.log, groups, None, split="train", step=step, aggregates=batch
-                )
+                await _log_rollouts(books, groups, step, batch)
             config = config.model_copy(update={"target_step": step + 1})
             stream = backend._train_model(
                 self.model, with_finite_rewards(groups), config, dev_config, self.verbose

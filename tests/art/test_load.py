@@ -3,7 +3,9 @@ from __future__ import annotations
 import logging
 import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import art
@@ -97,10 +99,30 @@ def test_files_in_the_making_and_strangers_are_left_alone(tmp_path: Path) -> Non
     write(split / "0001.parquet", group(1.0))
     for name in ("notes.jsonl", ".0002.parquet.1.tmp", "0002.parquet.unreadable-1", "0003.txt"):
         (split / name).write_text("no trajectories")
-    (split / ".migrating").mkdir()
+    write(split / ".migrating" / "0001.parquet", group(2.0))
+    write(split.parent / ".migrating" / "0001.parquet", group(2.0))
     (split / "0004.jsonl").mkdir()
 
     assert rewards(art.load_trajectories(tmp_path)) == [[1.0]]
+
+
+async def test_a_split_may_begin_with_a_dot(tmp_path: Path) -> None:
+    """What a model may log can be loaded."""
+    agent = model(tmp_path)
+    await agent.log([group(1.0)], split=".debug", step=1)
+
+    assert rewards(art.load_trajectories(art.model_dir(agent))) == [[1.0]]
+
+
+def test_steps_may_be_numbers_of_numpy_or_come_from_an_iterator(tmp_path: Path) -> None:
+    """As a query of the history returns them."""
+    for step in (1, 2, 3):
+        write(tmp_path / "trajectories" / "train" / f"{step:04d}.parquet", group(step))
+
+    given: list[Any] = [np.array([3, 1]), iter([3, 1])]
+    for steps in given:
+        assert rewards(art.load_trajectories(tmp_path, step=steps)) == [[1.0], [3.0]]
+    assert rewards(art.load_trajectories(tmp_path, step=np.int64(2))) == [[2.0]]  # type: ignore[arg-type]
 
 
 def test_an_unreadable_file_is_an_error_that_names_it(tmp_path: Path) -> None:

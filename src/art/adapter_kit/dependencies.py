@@ -45,8 +45,12 @@ def require(names: Iterable[str], *, extra: str, needed_by: str, distribution: s
 
 def _bounds(distribution: str, extra: str) -> dict[str, str]:
     """Return the version bounds of an extra by name, as in ">=2.11"."""
-    requirements = map(_REQUIREMENT.match, metadata.requires(distribution) or [])
-    found = [match for match in requirements if match is not None and match["extra"] == extra]
+    try:
+        requirements = metadata.requires(distribution) or []
+    except metadata.PackageNotFoundError:
+        return {}  # a checkout on the path, not installed: nothing tells them
+    matches = map(_REQUIREMENT.match, requirements)
+    found = [match for match in matches if match is not None and match["extra"] == extra]
     return {match["name"]: match["bounds"].strip() for match in found}
 
 

@@ -23,10 +23,8 @@ def gc_paused() -> Iterator[None]:
     """
     global _num_pauses  # noqa: PLW0603 - the collector, too, is one for the whole process
     with _lock:
-        if not gc.isenabled() and _num_pauses == 0:
-            is_ours = False
-        else:
-            is_ours = True
+        is_ours = gc.isenabled() or _num_pauses > 0
+        if is_ours:
             _num_pauses += 1
             gc.disable()
     try:
@@ -42,8 +40,7 @@ def gc_paused() -> Iterator[None]:
 
 def _promote_everything() -> None:
     """Count all objects as old, without walking over them as the first run of the collector would."""
-    if (
-        gc.get_freeze_count() == 0
-    ):  # else somebody else has frozen objects, who would not want them thawed
+    # Where somebody else has frozen objects, these must not be thawed.
+    if gc.get_freeze_count() == 0:
         gc.freeze()
         gc.unfreeze()

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from art.books.atomic import append_line
-from art.books.jsonl import as_step, read_rows
+from art.books.jsonl import JsonLinesReader, LineSink, as_step, read_rows
 from art.rules.scalars import to_float
 
 if TYPE_CHECKING:
@@ -94,12 +94,29 @@ class History:
         """
         return read_rows(self._path, parse_row)
 
+    def keys(self) -> set[str]:
+        """Return every metric key of the readable rows."""
+        keys = _Keys()
+        JsonLinesReader(self._path, keys).refresh()
+        return keys.found
+
     def size(self) -> int:
         """Return the size of the file in bytes, 0 if there is none."""
         try:
             return self._path.stat().st_size
         except FileNotFoundError:
             return 0
+
+
+class _Keys(LineSink):
+    def start_over(self) -> None:
+        self.found: set[str] = set()
+
+    def add_line(self, line: dict[str, Any], offset: int) -> bool:
+        row = parse_row(line, offset)
+        if row is not None:
+            self.found.update(row.metrics)
+        return row is not None
 
 
 def clean_metrics(metrics: Mapping[str, object], split: str) -> dict[str, float]:

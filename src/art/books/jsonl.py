@@ -9,7 +9,7 @@ import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from art.books.history_blocks import end_of_line, end_of_lines, read_blocks, strict_frame
+from art.books.jsonl_blocks import end_of_line, end_of_lines, read_blocks, strict_frame
 from art.books.os_errors import log_error
 
 if TYPE_CHECKING:

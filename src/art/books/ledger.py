@@ -66,13 +66,13 @@ class Ledger:
         self._account = _Account()
         self._reader = JsonLinesReader(path, self._account)
         self._lock = threading.Lock()
-        # A commit whose line could not be written. The checkpoint stands, so its number is taken all the same.
-        self._owed: int | None = None
+        # Commits whose lines could not be written. The checkpoints stand, so their numbers are taken all the same.
+        self._owed: list[dict[str, Any]] = []
 
     def current_step(self) -> int | None:
         """Return the step of the last event, or None where there is no ledger yet."""
         with self._up_to_date() as account:
-            return account.step if self._owed is None else self._owed
+            return self._owed[-1]["step"] if self._owed else account.step
 
     def rewinds(self) -> list[Rewind]:
         """Return all rewinds in order."""
@@ -82,7 +82,7 @@ class Ledger:
     def committed_steps(self) -> set[int]:
         """Return the step of every train call that ended cleanly."""
         with self._up_to_date() as account:
-            return set(account.committed)
+            return {*account.committed, *(line["step"] for line in self._owed)}
 
     @contextlib.contextmanager
     def _up_to_date(self) -> Iterator[_Account]:
@@ -97,10 +97,8 @@ class Ledger:
             LogError: The line could not be written. This process goes on from `step` all the same, and writes
                 the line with the next one.
         """
+        self._owed.append({"step": operator.index(step), **({"adopted": True} if adopted else {})})
         self._write_owed()
-        self._owed = operator.index(step)
-        self._append({"step": self._owed, **({"adopted": True} if adopted else {})})
-        self._owed = None
 
     def rewind(self, step: int, history_offset: int) -> None:
         """Record that the model went back to `step`; on the disk when this returns.
@@ -112,13 +110,13 @@ class Ledger:
         self._append({"rewind_to": operator.index(step), "history_offset": history_offset})
 
     def _write_owed(self) -> None:
-        if self._owed is not None:
-            self._append({"step": self._owed})
-            self._owed = None
+        while self._owed:
+            self._append(self._owed[0])
+            del self._owed[0]
 
     def _append(self, line: dict[str, Any]) -> None:
-        line["time"] = datetime.now(UTC).isoformat()
-        append_line(self._path, json.dumps(line).encode("ascii"), durable=True)
+        timed = {**line, "time": datetime.now(UTC).isoformat()}
+        append_line(self._path, json.dumps(timed).encode("ascii"), durable=True)
 
 
 class _Account(LineSink):

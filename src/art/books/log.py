@@ -52,9 +52,8 @@ def open_books(model: AnyModel) -> Books:
 def _config_for_sinks(config: object) -> dict[str, Any] | None:
     try:
         plain = jsonable(config)
-    except (
-        ValueError
-    ):  # a model that is never registered may have any config; its rows are logged all the same
+    except ValueError:
+        # A model that is never registered may have any config; its rows are logged all the same.
         return None
     return plain if isinstance(plain, dict) else None
 
@@ -190,7 +189,7 @@ class Books:
 
     def known_keys(self) -> list[str]:
         """Return every metric key of the history, sorted."""
-        return sorted({key for row in self.history.rows() for key in row.metrics})
+        return sorted(self.history.keys())
 
     def learning_rate_multiplier(
         self, step: int | None = None, batch: Mapping[str, float] | None = None

@@ -57,6 +57,7 @@ class MessageColumns:
         # Values by index of the message; what is absent is null.
         self._values: dict[str, dict[int, Any]] = {field.name: {} for field in MESSAGE}
         self._not_captured: dict[int, dict[str, Any]] = {}
+        self._long_texts = LongTexts()  # of the row that is being added
 
     def __len__(self) -> int:
         return self._count
@@ -71,7 +72,7 @@ class MessageColumns:
         Raises:
             NotPlainError: An item holds something that has no JSON form; the message starts with `[index]`.
         """
-        self._long_texts = long_texts  # of the row that is being added
+        self._long_texts = long_texts
         context: list[int] = []  # the token ids of the turns so far, up to the last Choice
         for i, item in enumerate(items):
             try:
@@ -119,7 +120,7 @@ class MessageColumns:
             if kind is str and key in _REPLY_TEXTS:
                 self._values[key][i] = value
                 self.size += len(value)
-            elif key == "tool_calls" and value and (calls := _ordinary_calls(value)) is not None:
+            elif key == "tool_calls" and (calls := _ordinary_calls(value)) is not None:
                 if not self._put_calls(calls, i):
                     rest[key] = calls
             else:
@@ -235,7 +236,7 @@ def _ordinary_calls(calls: object) -> list[dict[str, Any]] | None:
 
     Most of what agents say are such calls.
     """
-    if not isinstance(calls, list) or type(calls[0]) is dict:
+    if not isinstance(calls, list) or not calls or type(calls[0]) is dict:
         return None
     call_type, function_type = _call_types()
     fields = []

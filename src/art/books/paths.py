@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from art.model import Model
 
 DEFAULT_BASE_PATH = ".art"
+TRAJECTORIES = "trajectories"
+MODEL_FILE = "model.json"
+WRITE_LOCK = ".write.lock"
 
 # File systems take 255 bytes a name; the rest is room for suffixes of temporary files.
 _MAX_COMPONENT_BYTES = 200
@@ -85,7 +88,7 @@ class ModelPaths:
     @property
     def model_file(self) -> Path:
         """What the model is."""
-        return self.root / "model.json"
+        return self.root / MODEL_FILE
 
     @property
     def checkpoints(self) -> Path:
@@ -95,7 +98,7 @@ class ModelPaths:
     @property
     def write_lock(self) -> Path:
         """Held for the moment of a write."""
-        return self.root / ".write.lock"
+        return self.root / WRITE_LOCK
 
     @property
     def train_lock(self) -> Path:
@@ -104,7 +107,7 @@ class ModelPaths:
 
     def trajectories(self, split: str, step: int) -> Path:
         """Return the trajectory file of one split and step."""
-        return self.root / "trajectories" / encode_component(split, "split") / f"{step:04d}.parquet"
+        return self.root / TRAJECTORIES / encode_component(split, "split") / f"{step:04d}.parquet"
 
 
 def model_dir(model: Model[Any, Any]) -> Path:

@@ -26,9 +26,8 @@ _PLAIN_SCALARS = frozenset({str, int, float, bool, type(None)})
 PLAIN_AS_IT_IS = frozenset({str, bool, type(None)})
 _NUMBERS = frozenset({int, float})
 _CONTAINERS = frozenset({dict, list})
-_BITS_THAT_ARE_FINE = (
-    2**11
-)  # Python's limit for an integer as text can be set, but not below 640 digits
+# Python's limit for an integer as text can be set, but not below 640 digits.
+_BITS_THAT_ARE_FINE = 2**11
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPE = re.compile(r"\\(?:u(d[89a-f][0-9a-f]{2})|.)", re.DOTALL)
 

@@ -214,6 +214,8 @@ class _Lane:
                 self._outlet.offer(item)
                 continue
             self._outlet.serve(item.kind)
+            if item.kind == "close":
+                self._outlet.warn_of_undelivered()
             is_last = item.kind == "close" and self._end_thread()
             item.is_done.set()
             if is_last:
@@ -258,6 +260,8 @@ class _Outlet:
 
     def serve(self, kind: Literal["open", "flush", "close"]) -> None:
         """Do what a request asks; never raises."""
+        if kind == "close":
+            self._rest_until_s = 0.0  # there is no later: a sink that rests is tried once more
         while time.monotonic() >= self._rest_until_s:
             try:
                 if kind == "open" or self._rows:
@@ -278,6 +282,15 @@ class _Outlet:
                     return
             else:
                 return
+
+    def warn_of_undelivered(self) -> None:
+        """Tell how many rows a close could not deliver; they wait for a later one."""
+        if self._rows:
+            logger.warning(
+                "metric sink %s still waits for %d row(s) that it would not take; the history on disk is complete",
+                type(self.sink).__name__,
+                len(self._rows),
+            )
 
     def _ensure_open(self) -> None:
         if self._is_open:

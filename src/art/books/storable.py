@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from art.books.trajectory_encoder import NOTHING_WRITTEN, encode_rows, shared_row, trajectory_row
+from art.books.trajectory_encoder import NOTHING_WRITTEN, check_row, shared_row, trajectory_row
 from art.errors import InvalidTrajectoriesError
 from art.trajectories import TrajectoryGroup
 
@@ -35,14 +35,14 @@ def storable(groups: Sequence[TrajectoryGroup]) -> tuple[list[TrajectoryGroup], 
             for trajectory, problem in zip(group.trajectories, found, strict=True)
             if problem is None
         ]
-        if trajectories or group.exceptions:
+        if trajectories or group.exceptions or not group.trajectories:
             kept.append(_with(group, trajectories))
     return kept, problems
 
 
 def _problem(shared: Row, j: int, trajectory: Trajectory) -> str | None:
     try:
-        list(encode_rows([trajectory_row(shared, j, trajectory)], {}))
+        check_row(trajectory_row(shared, j, trajectory))
     except InvalidTrajectoriesError as error:
         return _text(error)
     return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -86,7 +86,7 @@ def trajectory_row(shared: Row, i: int, trajectory: Trajectory) -> Row:
     row.put_int("initial_policy_version", trajectory.initial_policy_version)
     row.put_int("final_policy_version", trajectory.final_policy_version)
     row.items = trajectory.messages_and_choices
-    row.histories = trajectory.additional_histories
+    row.histories = trajectory.additional_histories or ()
     return row
 
 
@@ -120,6 +120,15 @@ def encode_rows(rows: Iterable[Row], stamp: Mapping[str, Any]) -> Iterator[pa.Ta
         yield batch.table()
 
 
+def check_row(row: Row) -> None:
+    """Find out, without making a table of it, whether a row can be stored.
+
+    Raises:
+        InvalidTrajectoriesError: A message cannot.
+    """
+    _Batch({}).add(row)
+
+
 @dataclass
 class Row:
     """One row in the making.
@@ -148,14 +157,14 @@ class Row:
 
     # --- checking ---
 
-    def plain_fields(self, key: str, values: dict[str, Any]) -> dict[str, Any]:
+    def plain_fields(self, key: str, values: dict[str, Any] | None) -> dict[str, Any]:
         """Return a dict of the user's as plain JSON."""
         try:
-            return plain_fields(values)
+            return plain_fields(values or {})
         except NotPlainError as reason:
             raise self.error(f"{key}{reason}") from reason
 
-    def numbers(self, key: str, values: dict[str, Any]) -> dict[str, Any]:
+    def numbers(self, key: str, values: dict[str, Any] | None) -> dict[str, Any]:
         """Return metrics as plain numbers."""
         numbers = self.plain_fields(key, values)
         for name, value in numbers.items():
@@ -163,8 +172,9 @@ class Row:
                 raise self.error(f"{key}[{name!r}] is {value!r}, not a number")
         return numbers
 
-    def lines(self, key: str, values: Sequence[str]) -> list[str]:
+    def lines(self, key: str, values: Sequence[str] | None) -> list[str]:
         """Return lines of text as plain strings."""
+        values = values or ()
         for i, value in enumerate(values):
             if not isinstance(value, str):
                 raise self.error(f"{key}[{i}] is a {type(value).__name__}, not text")
@@ -228,6 +238,12 @@ def _json_column(value: Any) -> tuple[str | None, bool]:
     return stored_text(value)
 
 
+def _num_characters(columns: Mapping[str, Any]) -> int:
+    texts = [value for value in columns.values() if type(value) is str]
+    logs = [columns["group_logs"] or (), columns.get("logs") or ()]
+    return sum(map(len, chain(texts, *logs)))
+
+
 def _reward(row: Row, reward: object) -> float:
     value = row.scalar("reward", reward)
     if not isinstance(value, (int, float)):
@@ -273,8 +289,7 @@ class _Batch:
         extra = exact_text(row.extra) if row.extra else None
         columns = {"extra": extra, "long_texts": long_texts.texts()}
         self.rows.append({**row.columns, **self._stamp, **columns})
-        self._text_size += len(row.columns.get("metadata") or "") + len(extra or "")
-        self._text_size += long_texts.size
+        self._text_size += _num_characters(row.columns) + len(extra or "") + long_texts.size
 
     def _add_histories(self, row: Row, long_texts: LongTexts) -> None:
         self._num_histories.append(len(row.histories) or None)

@@ -36,8 +36,16 @@ _BYTES_PER_GROUP = 64 * 2**20  # images in messages would make 512 rows too much
 _REPEATED = frozenset({"calls", "metrics_map"})
 _MAX_STEP = 2**31 - 1
 
-# What pyarrow, json and pydantic raise on a file that is torn, corrupt or of another kind.
-_READ_ERRORS = (OSError, ValueError, KeyError, TypeError, pa.ArrowNotImplementedError)
+# What pyarrow, json, pydantic and the decoder raise on a file that is torn, corrupt or of another kind.
+_READ_ERRORS = (
+    OSError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    pa.ArrowNotImplementedError,
+)
 
 
 class _UnreadableError(Exception):

@@ -9,17 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from art.books.trajectory_schema import UPSTREAM_COLUMNS
+from art.books.trajectory_upstream import V2_VERSION, is_v1, is_v2
 from art.errors import LogError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-_V1_REQUIRED = frozenset({"group_index", "reward", "messages"})
-_V2_REQUIRED = frozenset({"group_json", "trajectory_json"})
 # Upstream's own migration of JSONL wrote one more than its logging.
 _V1_COLUMNS = frozenset({*UPSTREAM_COLUMNS, "additional_histories"})
-_V2_VERSION = 2
 _V2_SCHEMA = pa.schema(
     [
         ("format_version", pa.int16()),
@@ -50,9 +48,9 @@ def older_format(path: Path) -> str | None:
         raise LogError(f"{path} cannot be read as parquet: {error}; it may be torn") from error
     if "log_index" in columns:
         return None
-    if columns >= _V2_REQUIRED:
+    if is_v2(columns):
         name, known = "parquet v2", _V2_COLUMNS
-    elif columns >= _V1_REQUIRED:
+    elif is_v1(columns):
         name, known = "parquet v1", _V1_COLUMNS
     else:
         raise LogError(f"{path} has not the columns of a trajectory file")
@@ -79,7 +77,7 @@ def _v2_rows(document: dict[str, Any], group_index: int) -> Iterator[dict[str, A
     defaults: dict[str, Any] = {"exceptions": [], "metadata": {}, "metrics": {}, "logs": []}
     group = {**defaults, **{k: v for k, v in document.items() if k != "trajectories"}}
     shared = {
-        "format_version": _V2_VERSION,
+        "format_version": V2_VERSION,
         "group_index": group_index,
         "group_json": json.dumps(group),
     }

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from pathlib import Path
 
-_GROUP_FIELDS = frozenset({"exceptions", "metadata", "metrics", "logs"})
-_TRAJECTORY_FIELDS = frozenset(Trajectory.model_fields) - {"start_time"}
+GROUP_FIELDS = frozenset({"exceptions", "metadata", "metrics", "logs"})
+TRAJECTORY_FIELDS = frozenset(Trajectory.model_fields) - {"start_time"}
 _NUMBERS = ("metrics", "auto_metrics")
 
 
@@ -63,9 +63,8 @@ def parse_jsonl(text: str) -> list[dict[str, Any]]:
         ValueError: A line is no group; the message tells its number.
     """
     documents = []
-    for number, line in enumerate(
-        text.split("\n"), 1
-    ):  # not splitlines: JSON may hold U+2028 as it is
+    # Not splitlines: JSON may hold U+2028 as it is.
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
                 documents.append(document_of(json.loads(line)))
@@ -118,7 +117,7 @@ def document_of(value: object) -> dict[str, Any]:
     """
     if not isinstance(value, dict) or not isinstance(value.get("trajectories"), list):
         raise ValueError("it is no object with a list of trajectories")  # noqa: TRY004 - about the file
-    document = _without_nulls(value, _GROUP_FIELDS)
+    document = _without_nulls(value, GROUP_FIELDS)
     document["trajectories"] = [_trajectory_document(item) for item in value["trajectories"]]
     return document
 
@@ -142,9 +141,9 @@ def unknown_keys(documents: Iterable[dict[str, Any]]) -> list[str]:
     """Return the names of the keys, sorted, that groups built from these documents leave out."""
     names: set[str] = set()
     for document in documents:
-        names |= document.keys() - _GROUP_FIELDS - {"trajectories"}
+        names |= document.keys() - GROUP_FIELDS - {"trajectories"}
         for trajectory in document["trajectories"]:
-            names |= trajectory.keys() - _TRAJECTORY_FIELDS
+            names |= trajectory.keys() - TRAJECTORY_FIELDS
     return sorted(names)
 
 
@@ -153,7 +152,7 @@ def _trajectory_document(value: object) -> dict[str, Any]:
         raise ValueError(f"a trajectory is a {type(value).__name__}, not an object")  # noqa: TRY004 - as above
     if "reward" not in value:  # in YAML it is written last
         raise ValueError("a trajectory has no reward, as if the file were torn")
-    document = _without_nulls(value, _TRAJECTORY_FIELDS)
+    document = _without_nulls(value, TRAJECTORY_FIELDS)
     document.setdefault("reward", math.nan)
     return document
 
@@ -169,9 +168,7 @@ def _without_nulls(fields: dict[str, Any], known: Collection[str]) -> dict[str, 
 
 def _group_of(document: dict[str, Any]) -> TrajectoryGroup:
     trajectories = [
-        Trajectory(**{k: v for k, v in trajectory.items() if k in _TRAJECTORY_FIELDS})
+        Trajectory(**{k: v for k, v in trajectory.items() if k in TRAJECTORY_FIELDS})
         for trajectory in document["trajectories"]
     ]
-    return TrajectoryGroup(
-        trajectories, **{k: v for k, v in document.items() if k in _GROUP_FIELDS}
-    )
+    return TrajectoryGroup(trajectories, **{k: v for k, v in document.items() if k in GROUP_FIELDS})

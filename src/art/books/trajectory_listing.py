@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from art.books.paths import TRAJECTORIES, WRITE_LOCK
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # In the order in which upstream used them: where one step has several files, the older content comes first.
 SUFFIXES = (".yaml", ".yml", ".jsonl", ".parquet")
 
+# Directory beside the files of a split for those that a migration is making.
+STAGING = ".migrating"
+
 _STEP = re.compile(r"-?[0-9]+")
-_TRAJECTORIES = "trajectories"
-_WRITE_LOCK = ".write.lock"
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class TrajectoryFile:
     def write_lock(self) -> Path | None:
         """The lock that writers of this model hold; None where the file is in no model's directory."""
         directory = self.path.absolute().parent.parent
-        return directory.parent / _WRITE_LOCK if directory.name == _TRAJECTORIES else None
+        return directory.parent / WRITE_LOCK if directory.name == TRAJECTORIES else None
 
 
 def locate(path: Path) -> TrajectoryFile | None:
@@ -57,10 +60,9 @@ def files_of_model(directory: Path) -> list[TrajectoryFile]:
     Raises:
         OSError: A directory cannot be read.
     """
-    inner = directory / _TRAJECTORIES
+    inner = directory / TRAJECTORIES
     root = inner if inner.is_dir() else directory
-    # Names that begin with a dot are of files in the making.
-    folders = [root, *(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))]
+    folders = [root, *filter(Path.is_dir, root.iterdir())]
     return sorted((file for folder in folders for file in _files_in(folder)), key=_order)
 
 
@@ -75,13 +77,13 @@ def files_under(directory: Path) -> list[TrajectoryFile]:
     """
     found = {file.path: file for file in files_of_model(directory)}
     for folder, _, _ in os.walk(directory):
-        if Path(folder).absolute().parent.name == _TRAJECTORIES:
+        if Path(folder).absolute().parent.name == TRAJECTORIES:
             found |= {file.path: file for file in _files_in(Path(folder))}
     return sorted(found.values(), key=lambda file: (file.path.parent, _order(file)))
 
 
 def _files_in(folder: Path) -> Iterator[TrajectoryFile]:
-    for path in folder.iterdir():
+    for path in folder.iterdir() if folder.name != STAGING else ():
         file = locate(path)
         if file is not None and path.is_file():
             yield file

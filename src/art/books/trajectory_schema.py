@@ -51,10 +51,8 @@ HISTORY = pa.struct([("messages", pa.list_(MESSAGE)), ("tools", pa.string())])
 SCHEMA = pa.schema(
     [
         ("group_index", pa.int64()),
-        (
-            "group_metadata",
-            pa.string(),
-        ),  # JSON, null if empty; the same for metrics, metadata, tools
+        # These are JSON, null if empty; so are `metrics`, `metadata` and `tools`.
+        ("group_metadata", pa.string()),
         ("group_metrics", pa.string()),
         ("group_logs", pa.list_(pa.string())),
         ("reward", pa.float64()),
@@ -66,10 +64,8 @@ SCHEMA = pa.schema(
         # --- additions ---
         ("step", pa.int32()),
         ("split", pa.string()),
-        (
-            "trajectory_index",
-            pa.int32(),
-        ),  # null: the row tells of an exception, or of an empty group
+        # Null: the row tells of an exception, or of an empty group.
+        ("trajectory_index", pa.int32()),
         ("log_index", pa.int32()),  # which `log` call of this split and step
         ("exception", _EXCEPTION),
         ("metrics_map", pa.list_(_METRIC)),  # `metrics` again, for queries

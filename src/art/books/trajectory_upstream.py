@@ -14,17 +14,16 @@ import pyarrow as pa
 
 from art.books.plain_json import exact_text, parse_json
 from art.books.trajectory_encoder import Row, encode_rows, group_rows, numbers_map
+from art.books.trajectory_legacy import GROUP_FIELDS, TRAJECTORY_FIELDS
 from art.books.trajectory_schema import SCHEMA
 from art.trajectories import History, Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-_V2_VERSION = 2
+V2_VERSION = 2
 _ROWS_PER_TABLE = 512
 _V1_REQUIRED = frozenset({"group_index", "reward", "messages"})
-_GROUP_FIELDS = frozenset({"exceptions", "metadata", "metrics", "logs"})
-_TRAJECTORY_FIELDS = frozenset(Trajectory.model_fields) - {"start_time"}
 
 
 def is_v1(columns: Collection[str]) -> bool:
@@ -68,9 +67,8 @@ def _rows_of_v1(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     for row in rows:
         group_index = row["group_index"]
         columns = dict(row)
-        if (
-            row["messages"] is not None or row["reward"] is not None
-        ):  # else the row tells of no trajectory
+        is_trajectory = row["messages"] is not None or row["reward"] is not None
+        if is_trajectory:
             index = num_trajectories.get(group_index, 0)
             num_trajectories[group_index] = index + 1
             columns["trajectory_index"] = index
@@ -106,9 +104,9 @@ def _rows_of_v2(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
     """
     seen: set[int] = set()
     for row in rows:
-        if row.get("format_version") != _V2_VERSION:
+        if row.get("format_version") != V2_VERSION:
             raise ValueError(
-                f"its format version is {row.get('format_version')!r}, not {_V2_VERSION}"
+                f"its format version is {row.get('format_version')!r}, not {V2_VERSION}"
             )
         group = _object(row["group_json"])
         first_of_group = row["group_index"] not in seen
@@ -125,17 +123,17 @@ def _rows_of_v2_row(
     with_exceptions: bool,
 ) -> Iterator[Row]:
     # Exceptions belong to the group and are told once, with its first row.
-    known = {key: value for key, value in group.items() if key in _GROUP_FIELDS}
+    known = {key: value for key, value in group.items() if key in GROUP_FIELDS}
     known["exceptions"] = group.get("exceptions", []) if with_exceptions else []
     known["metrics"] = _with_nan(group.get("metrics", {}))
-    unknown = {key: value for key, value in group.items() if key not in _GROUP_FIELDS}
+    unknown = {key: value for key, value in group.items() if key not in GROUP_FIELDS}
     trajectories = []
     if trajectory is not None:
-        fields = {key: value for key, value in trajectory.items() if key in _TRAJECTORY_FIELDS}
+        fields = {key: value for key, value in trajectory.items() if key in TRAJECTORY_FIELDS}
         fields["metrics"] = _with_nan(fields.get("metrics", {}))
         if fields.get("reward") is None:
             fields["reward"] = math.nan
-        unknown |= {k: v for k, v in trajectory.items() if k not in _TRAJECTORY_FIELDS}
+        unknown |= {k: v for k, v in trajectory.items() if k not in TRAJECTORY_FIELDS}
         trajectories.append(Trajectory.model_validate(fields))
     name = f"group {row['group_index']}"
     for encoded in group_rows(TrajectoryGroup(trajectories, **known), row["group_index"], name):

@@ -88,9 +88,7 @@ class Trend:
     _times: int = 0  # sum of the steps since the first
     _squares: int = 0  # sum of their squares
     _rises: ExactSum = field(default_factory=ExactSum)  # sum of the values above the level
-    _products: ExactSum = field(
-        default_factory=ExactSum
-    )  # sum of the values above the level x time
+    _products: ExactSum = field(default_factory=ExactSum)  # sum of these times the steps
 
     @classmethod
     def of(cls, steps: Sequence[int], values: Sequence[float]) -> Trend:

@@ -88,7 +88,7 @@ def aggregate(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
 
 
 def _metrics_of(trajectory: Trajectory) -> dict[str, float | int | bool]:
-    return {**trajectory.auto_metrics, **trajectory.metrics}
+    return {**(trajectory.auto_metrics or {}), **(trajectory.metrics or {})}
 
 
 def _collect(

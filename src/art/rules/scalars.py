@@ -15,9 +15,8 @@ class _Array(Protocol):
     def item(self) -> object: ...
 
 
-_PLAIN = frozenset(
-    {int, bool}
-)  # to look for an array's methods in these would take ten times as long
+# To look for an array's methods in these would take ten times as long.
+_PLAIN = frozenset({int, bool})
 
 
 def to_float(value: object, what: str) -> float:

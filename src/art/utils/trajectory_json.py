@@ -7,14 +7,15 @@ the fields of a group, tools, further histories.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from art.books.plain_json import NotPlainError, plain
 from art.errors import ArtError, InvalidTrajectoriesError
 from art.messages import normalise_item
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from art.trajectories import History, Trajectory, TrajectoryGroup
     from art.types import MessageOrChoice
 
@@ -74,11 +75,7 @@ def message_or_choice_to_dict(message_or_choice: MessageOrChoice) -> dict[str, A
         InvalidTrajectoriesError: A value has no JSON form.
         TypeError: The item is neither.
     """
-    item = normalise_item(message_or_choice, "the item")
-    if isinstance(item, dict) and isinstance(item.get("content"), Iterator):
-        # Read once into the item itself, else it would be spent for whoever comes next.
-        cast("dict[str, Any]", item)["content"] = list(cast("Iterator[Any]", item["content"]))
-    fields: dict[str, Any] = _plain("the item", item)
+    fields: dict[str, Any] = _plain("the item", normalise_item(message_or_choice, "the item"))
     return fields
 
 

@@ -60,3 +60,15 @@ def test_a_module_that_is_no_installed_distribution_is_trusted(make_distribution
     (make_distribution / "engine_b.py").touch()
 
     check("engine_b")
+
+
+def test_a_checkout_that_is_not_installed_tells_what_is_missing_without_a_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package on the path has no metadata that could tell its bounds."""
+    (tmp_path / "engine_a.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    check("engine_a")
+    with pytest.raises(MissingDependencyError, match=r"needs engine_b \(not installed\)"):
+        check("engine_a", "engine_b")

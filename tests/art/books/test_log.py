@@ -53,7 +53,12 @@ async def test_c022_a_rollout_that_cannot_be_stored_is_named_and_the_others_are_
     bad_group = group(9.0)
     bad_group.metadata["m"] = object()
     error = ValueError("no answer")
-    groups = [group(1.0, 2.0), art.TrajectoryGroup([trajectory(3.0), bad, error]), bad_group]
+    groups = [
+        group(1.0, 2.0),
+        art.TrajectoryGroup([trajectory(3.0), bad, error]),
+        bad_group,
+        art.TrajectoryGroup([]),
+    ]
 
     with pytest.raises(InvalidTrajectoriesError) as caught:
         await agent.log(groups, split="val", step=4)
@@ -62,8 +67,8 @@ async def test_c022_a_rollout_that_cannot_be_stored_is_named_and_the_others_are_
     assert "0004.parquet: group 1, trajectory 1: metadata['k'] contains itself" in message
     assert "; group 2: metadata['m'] is a object" in message
     assert "nothing was written" not in message
-    first, second = art.load_trajectories(art.model_dir(agent))
-    assert [[t.reward for t in g] for g in (first, second)] == [[1.0, 2.0], [3.0]]
+    first, second, empty = art.load_trajectories(art.model_dir(agent))
+    assert [[t.reward for t in g] for g in (first, second, empty)] == [[1.0, 2.0], [3.0], []]
     assert len(second.exceptions) == 1
     [row] = history_rows(agent)
     assert row["val/num_trajectories"] == 3.0

@@ -226,7 +226,7 @@ def test_rows_in_another_order_give_the_same_groups(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"PAR1", b"not parquet at all", None, "other columns", "later"]
+    "content", [b"", b"PAR1", b"not parquet at all", None, "other columns", "odd metrics", "later"]
 )
 def test_an_unreadable_file_is_moved_aside_never_deleted(
     path: Path, caplog: pytest.LogCaptureFixture, content: bytes | str | None
@@ -240,6 +240,9 @@ def test_an_unreadable_file_is_moved_aside_never_deleted(
         path.write_bytes(b"\xff" * (len(whole) // 2) + whole[len(whole) // 2 :])
     elif content == "other columns":
         pq.write_table(pa.table({"a": [1]}), path)
+    elif content == "odd metrics":
+        row = {"group_index": 0, "reward": 1.0, "messages": [], "metrics": "[1]"}
+        pq.write_table(pa.Table.from_pylist([row]), path)
     else:
         table = pq.read_table(path)
         pq.write_table(table.append_column("of_a_later_version", pa.nulls(len(table))), path)
@@ -312,6 +315,10 @@ def unstorable() -> list[Any]:
         ({"logs": [3]}, r"logs\[0\] is a int, not text"),
         ({"tools": [Unstorable()]}, r"tools is a Unstorable"),
         ({"initial_policy_version": "3"}, r"initial_policy_version is '3', not an int"),
+        (
+            {"messages_and_choices": [{"tool_calls": np.zeros(2)}]},
+            r"messages_and_choices\[0\]\['tool_calls'\] is a ndarray",
+        ),
         (
             {"messages_and_choices": [{"role": Unstorable()}]},
             r"messages_and_choices\[0\]\['role'\] is a Unst",

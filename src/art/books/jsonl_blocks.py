@@ -62,7 +62,7 @@ def read_blocks(
         for span in _spans(descriptor, start, stop, block_bytes):
             yield read(*span)
         return
-    with ThreadPoolExecutor(_READ_AHEAD, "art-history") as pool:
+    with ThreadPoolExecutor(_READ_AHEAD, "art-read") as pool:
         ahead: deque[Future[Block]] = deque()
         for span in _spans(descriptor, start, stop, block_bytes):
             ahead.append(pool.submit(read, *span))
