@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     HistoryRows = Callable[[art.Model[Any, Any]], list[dict[str, Any]]]
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def endpoint() -> Iterator[str]:

@@ -17,6 +17,8 @@ from tests.art.factories import model
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 # Waits after its first line of output, so that two of them work at the same time.
 SCRIPT = """
 import asyncio, sys

@@ -6,10 +6,14 @@ import re
 from importlib.metadata import requires
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.art.children import run, without
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.process
 
 ENGINES = ("torch", "vllm", "transformers", "peft", "safetensors", "tinker", "wandb")
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from art.sinks import SinkContext
 
+pytestmark = pytest.mark.process
+
 KEY = "sk-the-secret-of-this-test"
 
 

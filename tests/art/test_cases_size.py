@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from art.utils.trajectory_logging import read_trajectory_groups_parquet
 from tests.art.children import run
 from tests.art.factories import model
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.process
 
 IMAGES = """
 import asyncio, base64, random, resource, sys

@@ -8,6 +8,8 @@ import pytest
 
 import art
 
+pytestmark = pytest.mark.process
+
 HEAVY = (
     "art_local",
     "httpx",

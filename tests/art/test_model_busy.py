@@ -13,6 +13,8 @@ from tests.art.factories import group, model
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 OTHER_PROCESS = """
 import asyncio, sys
 import art

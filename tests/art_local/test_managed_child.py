@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 # A child without torch: it does what its configuration says, and tells how many messages it got by then.
 CHILD = """
 import os, sys, time

@@ -20,6 +20,8 @@ from tests.docs.example_logs import make_logs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.process
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reading-the-logs.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 DATASETS = [block for block in BLOCKS if "load_dataset" in block]

@@ -215,7 +215,7 @@ class _Lane:
                 continue
             self._outlet.serve(item.kind)
             if item.kind == "close":
-                self._outlet.warn_of_undelivered()
+                self._outlet.tell_of_undelivered()
             is_last = item.kind == "close" and self._end_thread()
             item.is_done.set()
             if is_last:
@@ -283,10 +283,10 @@ class _Outlet:
             else:
                 return
 
-    def warn_of_undelivered(self) -> None:
-        """Tell how many rows a close could not deliver; they wait for a later one."""
+    def tell_of_undelivered(self) -> None:
+        """Tell how many rows a close could not deliver; they wait for a later one. The warning came before."""
         if self._rows:
-            logger.warning(
+            logger.info(
                 "metric sink %s still waits for %d row(s) that it would not take; the history on disk is complete",
                 type(self.sink).__name__,
                 len(self._rows),

@@ -11,6 +11,8 @@ from tests.art.books.wandb_files import WandbRun, read_runs
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 
 def history(home: Path, name: str = "m") -> list[dict[str, Any]]:
     path = home / ".art/p/models" / name / "history.jsonl"

@@ -13,6 +13,8 @@ from art.cli import main
 from tests.art.factories import group
 from tests.art.upstream_files import DIRECTORY, groups_in
 
+pytestmark = pytest.mark.process
+
 OLD = {
     "train/0001.yaml": "2025-06.yaml",
     "train/0002.jsonl": "0.5.18.jsonl",
