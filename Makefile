@@ -9,7 +9,7 @@ TORCH  := torch==2.13.0
 TORCH_INDEX := --extra-index-url https://download.pytorch.org/whl/cpu --retries 0
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test test-crash test-full check unit format wheel clean bench-log help
+.PHONY: demo test test-crash test-full test-nightly check unit format wheel clean bench-log help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -55,6 +55,9 @@ test-crash: $(STAMP) ## kill, fill up and share the disk of real processes, seve
 
 test-full: test ## the long campaigns as well
 	ART_CAMPAIGN=full $(BIN)/pytest -m "crash or local"
+
+test-nightly: $(STAMP) ## every property with forty times as many examples
+	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -m "not local and not crash and not process" --timeout 1800 tests
 
 bench-log: $(STAMP) ## the books against upstream's, as a table of ratios (half an hour on a quiet machine)
 	$(BIN)/python -m benchmarks.log $(ARGS)

@@ -1,6 +1,6 @@
 """How many examples hypothesis tries: few while one works, the same ones every time in CI, many at night.
 
-`HYPOTHESIS_PROFILE` names a profile; without it `ART_CAMPAIGN=full` means nightly and `CI` means ci.
+`HYPOTHESIS_PROFILE` names a profile; without it `CI` means ci.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_EXAMPLES = {"dev": 50, "ci": 50, "nightly": 2000}
+_EXAMPLES = {"dev": 30, "ci": 50, "nightly": 2000}
 
 
 def register_profiles() -> None:
@@ -34,14 +34,12 @@ def chosen_profile(environment: Mapping[str, str]) -> str:
     named = environment.get("HYPOTHESIS_PROFILE")
     if named:
         return named
-    if environment.get("ART_CAMPAIGN") == "full":
-        return "nightly"
     return "ci" if environment.get("CI") else "dev"
 
 
 def examples(number: int) -> int:
-    """Return `max_examples` for a test that wants `number` of them where the profile gives 50.
+    """Return `max_examples` for a test that wants `number` of them where CI tries 50.
 
     Use it as `@settings(max_examples=examples(10))`, so that a costly test tries more at night as well.
     """
-    return max(1, number * settings().max_examples // _EXAMPLES["dev"])
+    return max(1, number * settings().max_examples // _EXAMPLES["ci"])

@@ -19,13 +19,12 @@ ROOT = Path(__file__).resolve().parent.parent
         ({}, "dev"),
         ({"CI": ""}, "dev"),
         ({"CI": "true"}, "ci"),
-        ({"CI": "true", "ART_CAMPAIGN": "full"}, "nightly"),
         ({"CI": "true", "HYPOTHESIS_PROFILE": "dev"}, "dev"),
         ({"HYPOTHESIS_PROFILE": "nightly"}, "nightly"),
     ],
 )
 def test_the_environment_chooses_the_profile(environment: dict[str, str], name: str) -> None:
-    """A profile that is named wins, then a campaign, then CI."""
+    """A profile that is named wins over CI."""
     assert chosen_profile(environment) == name
 
 
@@ -38,7 +37,7 @@ def test_no_profile_fails_a_test_for_its_time(name: str) -> None:
     assert profile.derandomize is (name == "ci")
 
 
-@pytest.mark.parametrize(("name", "number"), [("dev", 10), ("ci", 10), ("nightly", 400)])
+@pytest.mark.parametrize(("name", "number"), [("dev", 6), ("ci", 10), ("nightly", 400)])
 def test_a_number_of_examples_scales_with_the_profile(name: str, number: int) -> None:
     """A costly test gets its share of whatever the profile gives."""
     program = "import tests.conftest; from tests.profiles import examples; print(examples(10))"

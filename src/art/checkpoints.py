@@ -98,9 +98,11 @@ def _checked_listing(listed: object, backend: str) -> list[int]:
 
 async def _warn_unknown_metric(books: Books, metric: str) -> None:
     keys = await run_blocking(books.known_keys)
+    scored = await run_blocking(books.values_by_step, metric)
+    elsewhere = ", ".join(map(str, list(scored)[:10]))
     logger.warning(
         "no checkpoint was deleted: %s has no value of %r for a step that exists; it has %s",
         books.paths.history,
         metric,
-        ", ".join(keys) or "no metric yet",
+        f"values of it at step {elsewhere}" if elsewhere else ", ".join(keys) or "no metric yet",
     )

@@ -17,8 +17,7 @@ def as_groups(items: TrajectoryGroup | Trajectory | Iterable[Any]) -> list[Traje
     An iterator is consumed once. A flat run is one group, and so is a single trajectory.
 
     Raises:
-        InvalidTrajectoriesError: Groups and trajectories are mixed, something else is among them, or a
-            reward is not a number.
+        InvalidTrajectoriesError: Groups and trajectories are mixed, or something else is among them.
     """
     if isinstance(items, (Trajectory, TrajectoryGroup)):
         items = [items]
@@ -27,7 +26,6 @@ def as_groups(items: TrajectoryGroup | Trajectory | Iterable[Any]) -> list[Traje
     given = list(items)
     groups = [item for item in given if isinstance(item, TrajectoryGroup)]
     if len(groups) == len(given):
-        _check_rewards(groups)
         return groups
     for i, item in enumerate(given):
         if not isinstance(item, (Trajectory, TrajectoryGroup, BaseException, PydanticException)):
@@ -38,12 +36,15 @@ def as_groups(items: TrajectoryGroup | Trajectory | Iterable[Any]) -> list[Traje
             f"item {first} is a {type(given[first]).__name__} but other items are groups; pass a list of "
             "TrajectoryGroup, or a flat list of trajectories and exceptions (taken as one group), not both"
         )
-    flat = [TrajectoryGroup(given)]
-    _check_rewards(flat)
-    return flat
+    return [TrajectoryGroup(given)]
 
 
-def _check_rewards(groups: list[TrajectoryGroup]) -> None:
+def check_rewards(groups: list[TrajectoryGroup]) -> None:
+    """Check that every reward is a number, NaN and infinity included.
+
+    Raises:
+        InvalidTrajectoriesError: One is not; the message names group and trajectory.
+    """
     for i, group in enumerate(groups):
         for j, trajectory in enumerate(group):
             try:

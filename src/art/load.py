@@ -61,7 +61,11 @@ def load_trajectories(
     in_splits, in_steps = _filter(split), _filter(step)
     if not path.is_dir():
         return _load_file(path, in_splits, in_steps)
-    files = [file for file in _files_of(path) if in_splits(file.split) and in_steps(file.step)]
+    all_files = _files_of(path)
+    files = [file for file in all_files if in_splits(file.split) and in_steps(file.step)]
+    splits = {file.split for file in all_files}
+    if splits and not any(map(in_splits, splits)):
+        logger.warning("%s: no split %r; it has %s", path, split, ", ".join(sorted(splits)))
     groups: list[TrajectoryGroup] = []
     problems: list[LogError] = []
     for _, same_step in itertools.groupby(files, lambda file: (file.step, file.split)):
@@ -159,11 +163,13 @@ def _read_logs_of(path: Path) -> list[list[TrajectoryGroup]]:
 
 
 def _outline(groups: Iterable[TrajectoryGroup]) -> list[object]:
-    """Return what every format keeps: rewards and texts of the groups that have trajectories."""
+    """Return what every format keeps of the groups that have trajectories."""
     return [
         [
             (
                 repr(trajectory.reward),
+                repr(sorted(trajectory.metrics.items())),  # as text, in which NaN equals NaN
+                repr(sorted(trajectory.metadata.items())),
                 [(m.get("role"), m.get("content")) for m in trajectory.messages()],
             )
             for trajectory in group

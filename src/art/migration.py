@@ -7,12 +7,14 @@ and only then is the old one deleted. Whatever goes wrong before that leaves the
 from __future__ import annotations
 
 import contextlib
+import filecmp
+import os
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from art.books.atomic import replacing, sync_directory
-from art.books.lock import write_lock
+from art.books.lock import hold, write_lock
 from art.books.os_errors import log_error
 from art.books.trajectory_file import append_groups, read_groups, read_logs, write_groups
 from art.books.trajectory_formats import older_format, write_as_v2
@@ -66,9 +68,9 @@ def migrate_file(path: Path, *, keep: bool = False, dry_run: bool = False) -> Mi
             take the place of a file with other content. The old file is as it was.
     """
     file = locate(path)
-    lock = file.write_lock if file is not None and not dry_run else None
+    lock = file.write_lock if file is not None else None
     try:
-        with write_lock(lock) if lock is not None else contextlib.nullcontext():
+        with contextlib.nullcontext() if dry_run else _alone(path, lock):
             if not dry_run:
                 _remove_staging_directory(path)  # of a migration that was killed
             name = older_format(path)
@@ -77,6 +79,21 @@ def migrate_file(path: Path, *, keep: bool = False, dry_run: bool = False) -> Mi
         raise
     except OSError as error:
         raise log_error("migrate", path, error) from error
+
+
+@contextlib.contextmanager
+def _alone(path: Path, lock: Path | None) -> Iterator[None]:
+    """Keep the writers of the model away, and other migrations; a file of no model is locked by its directory."""
+    if lock is not None:
+        with write_lock(lock):
+            yield
+        return
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        with hold(descriptor, path.parent):
+            yield
+    finally:
+        os.close(descriptor)
 
 
 def _migrate(path: Path, name: str, *, keep: bool, dry_run: bool) -> MigratedFile:
@@ -172,6 +189,8 @@ def _remove_staging_directory(path: Path) -> None:
 def _keep_copy(path: Path) -> None:
     aside = path.with_name(path.name + _KEPT_SUFFIX)
     if aside.exists():
+        if filecmp.cmp(path, aside, shallow=False):  # of a migration that was killed
+            return
         raise LogError(f"{aside} exists already; nothing was changed, move it away")
     with path.open("rb") as source, replacing(aside) as copy:
         shutil.copyfileobj(source, copy)

@@ -188,7 +188,7 @@ async def model_train_sft(
 
 
 async def _log_rollouts(
-    books: Books, groups: list[TrajectoryGroup], step: int, batch: Mapping[str, float]
+    books: Books, groups: list[TrajectoryGroup], step: int, batch: Mapping[str, float] | None
 ) -> None:
     try:
         await run_blocking(books.log, groups, None, split="train", step=step, aggregates=batch)
@@ -237,7 +237,7 @@ class _Run:
         books = self.model._books()
         async with train_lock(books.paths.train_lock):
             step = await settle_step(self.model)
-            batch = await run_blocking(metric_rules.aggregate, groups)
+            batch = await self._aggregated(books, step, groups)
             config, dev_config, rate_metrics = await self._scaled(books, step, batch)
             num_trainable = sum(map(is_trainable, groups))
             if self.keep_rows:
@@ -257,6 +257,18 @@ class _Run:
             }
             await _commit(books, step + 1, row, keep_row=self.keep_rows)
         return TrainResult(step=step + 1, metrics=row)
+
+    async def _aggregated(
+        self, books: Books, step: int, groups: list[TrajectoryGroup]
+    ) -> dict[str, float]:
+        try:
+            return await run_blocking(metric_rules.aggregate, groups)
+        except (TypeError, OverflowError):
+            if (
+                self.keep_rows
+            ):  # a bad number must not cost the other rollouts: they are logged, then it is told
+                await _log_rollouts(books, groups, step, None)
+            raise
 
     async def _scaled(
         self, books: Books, step: int, batch: Mapping[str, float]

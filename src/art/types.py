@@ -40,7 +40,7 @@ class TrainConfig(pydantic.BaseModel):
     # A misspelt setting would cost a whole run.
     model_config = pydantic.ConfigDict(extra="forbid")
 
-    learning_rate: pydantic.FiniteFloat = 5e-6
+    learning_rate: pydantic.FiniteFloat = pydantic.Field(default=5e-6, ge=0.0)
     beta: pydantic.FiniteFloat = 0.0
     kl_penalty_coef: pydantic.FiniteFloat = 0.0
     target_step: int | None = None

@@ -7,7 +7,7 @@ import pytest
 
 import art
 from art.errors import InvalidTrajectoriesError
-from art.grouping import as_groups, policy_step_of, with_finite_rewards
+from art.grouping import as_groups, check_rewards, policy_step_of, with_finite_rewards
 from tests.art.factories import group, trajectory
 
 
@@ -63,7 +63,7 @@ def test_a_reward_that_is_no_number_is_named_in_every_form() -> None:
 
     for items in ([unscored], unscored, art.TrajectoryGroup([unscored])):
         with pytest.raises(InvalidTrajectoriesError, match="group 0, trajectory 0: reward is None"):
-            as_groups(items)
+            check_rewards(as_groups(items))
 
 
 def test_non_finite_rewards_are_left_out_and_the_group_is_not_changed() -> None:
@@ -113,4 +113,4 @@ def test_a_reward_that_is_no_number_is_refused_in_every_form(reward: Any) -> Non
 
     for items in (bad, [bad], art.TrajectoryGroup([bad]), [art.TrajectoryGroup([bad])]):
         with pytest.raises(InvalidTrajectoriesError, match="group 0, trajectory 0: reward is"):
-            as_groups(items)
+            check_rewards(as_groups(items))

@@ -99,8 +99,8 @@ def test_files_in_the_making_and_strangers_are_left_alone(tmp_path: Path) -> Non
     write(split / "0001.parquet", group(1.0))
     for name in ("notes.jsonl", ".0002.parquet.1.tmp", "0002.parquet.unreadable-1", "0003.txt"):
         (split / name).write_text("no trajectories")
-    write(split / ".migrating" / "0001.parquet", group(2.0))
-    write(split.parent / ".migrating" / "0001.parquet", group(2.0))
+    write(split / ".migrating%" / "0001.parquet", group(2.0))
+    write(split.parent / ".migrating%" / "0001.parquet", group(2.0))
     (split / "0004.jsonl").mkdir()
 
     assert rewards(art.load_trajectories(tmp_path)) == [[1.0]]

@@ -250,7 +250,7 @@ def test_a_migration_waits_for_whoever_writes_to_the_model(tmp_path: Path) -> No
 def test_what_a_killed_migration_left_is_removed(tmp_path: Path) -> None:
     """By the next one in the same directory, even where it finds its file migrated."""
     path = place("0.5.18.jsonl", tmp_path)
-    staging = path.with_name(".migrating")
+    staging = path.with_name(".migrating%")
     for file in (path, path.with_suffix(".parquet")):
         staging.mkdir()
         (staging / "0001.parquet").write_bytes(b"PAR1")

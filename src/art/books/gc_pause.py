@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -12,6 +13,18 @@ if TYPE_CHECKING:
 
 _lock = threading.Lock()
 _num_pauses = 0
+
+
+def _resume_in_child() -> None:
+    """Start the collector again in a forked child: the threads that would do so are not there."""
+    global _lock, _num_pauses  # noqa: PLW0603 - as below
+    _lock = threading.Lock()
+    if _num_pauses > 0:
+        _num_pauses = 0
+        gc.enable()
+
+
+os.register_at_fork(after_in_child=_resume_in_child)
 
 
 @contextmanager

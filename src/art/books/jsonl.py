@@ -100,6 +100,7 @@ class JsonLinesReader:
         self._offset = 0  # of the first byte that the sink does not know
         self._is_open = False  # whether the last line that it knows has no newline yet
         self._identity: tuple[int, int] | None = None
+        self._version = (0, 0)  # size and time of the file when it was read last
         self._fingerprint = b""
         self._num_damaged = 0
         self.num_skipped = 0
@@ -122,9 +123,17 @@ class JsonLinesReader:
     def _follow(self, descriptor: int) -> None:
         status = os.fstat(descriptor)
         identity = (status.st_dev, status.st_ino)
-        if self._identity != identity or not self._is_continued(descriptor, status.st_size):
+        version = (status.st_size, status.st_mtime_ns)
+        # Of the same size and yet written to: somebody edited it.
+        is_edited = status.st_size == self._version[0] and version != self._version
+        if (
+            self._identity != identity
+            or is_edited
+            or not self._is_continued(descriptor, status.st_size)
+        ):
             self.start_over()
             self._identity = identity
+        self._version = version
         stop = end_of_lines(descriptor, self._offset, status.st_size)
         self._read_lines(descriptor, stop)
         self._read_last_line(os.pread(descriptor, status.st_size - self._offset, self._offset))

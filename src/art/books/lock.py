@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.05
+# Busy writers let go for a moment only; who looks more seldom than this hardly ever meets one.
+_LONGEST_PAUSE_OF_WRITERS_S = 0.005
 # Some cluster file systems are mounted without lock support. Working unlocked there beats not working.
 _NO_LOCKS_HERE = {errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK}
 # A holder writes its pid just after it got the lock, so the first look may come too early.
@@ -77,7 +79,7 @@ def hold(descriptor: int, path: Path, timeout_s: float = 60.0) -> Iterator[None]
                 f"(`fuser -v {path}`) and end or resume it"
             )
         time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_OF_WRITERS_S)
     try:
         yield
     finally:

@@ -26,12 +26,15 @@ from art.rules import metrics as metric_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from art.backend import AnyModel
     from art.books.sinks import Sink
     from art.trajectories import TrajectoryGroup
 
 logger = logging.getLogger(__name__)
+
+_NOTHING_WRITTEN = "; nothing was written"
 
 _CLOSE_TIMEOUT_S = 30.0
 
@@ -56,6 +59,41 @@ def _config_for_sinks(config: object) -> dict[str, Any] | None:
         # A model that is never registered may have any config; its rows are logged all the same.
         return None
     return plain if isinstance(plain, dict) else None
+
+
+def _aggregated(
+    groups: Sequence[TrajectoryGroup],
+) -> tuple[Sequence[TrajectoryGroup], dict[str, float], list[str]]:
+    """Return groups and their aggregates; where one has a bad value, without it, and what was wrong."""
+    try:
+        return groups, metric_rules.aggregate(groups), []
+    except (TypeError, OverflowError):
+        from art.books.storable import storable
+
+        kept, problems = storable(groups)
+        if not problems:
+            raise
+        return kept, metric_rules.aggregate(kept) if kept else {}, problems
+
+
+def _write_groups(
+    path: Path, groups: Sequence[TrajectoryGroup], split: str, step: int
+) -> tuple[Sequence[TrajectoryGroup], list[str]]:
+    """Write groups; return those that were written, and what was wrong with the rest."""
+    from art.books.trajectory_file import append_groups
+
+    try:
+        append_groups(path, groups, split=split, step=step)
+    except InvalidTrajectoriesError:
+        from art.books.storable import storable
+
+        kept, problems = storable(groups)
+        if not problems:
+            raise
+        if kept:
+            append_groups(path, kept, split=split, step=step)
+        return kept, problems
+    return groups, []
 
 
 class Books:
@@ -99,46 +137,30 @@ class Books:
             InvalidTrajectoriesError: Some trajectories cannot be stored; all others were written.
             LogError: A file could not be written.
         """
-        if aggregates is None:
-            aggregates = metric_rules.aggregate(groups) if groups else {}
-        row = clean_metrics({**aggregates, **(metrics or {})}, split)
-        problem: InvalidTrajectoriesError | None = None
+        problems: list[str] = []
+        if groups and aggregates is None:
+            groups, aggregates, problems = _aggregated(groups)
+        row = clean_metrics({**(aggregates or {}), **(metrics or {})}, split)
+        path = self.paths.trajectories(split, step)
         with write_lock(self.paths.write_lock):
             self._sweep_once()
             if groups:
-                stored, problem = self._write_groups(groups, split, step)
-                if problem is not None:
-                    row = clean_metrics(
-                        {**metric_rules.aggregate(stored), **(metrics or {})}, split
-                    )
+                groups, more_problems = _write_groups(path, groups, split, step)
+                if more_problems:
+                    aggregates = metric_rules.aggregate(groups) if groups else {}
+                    row = clean_metrics({**aggregates, **(metrics or {})}, split)
+                    problems += more_problems
+            if not groups and not metrics:
+                raise InvalidTrajectoriesError("; ".join(problems) + _NOTHING_WRITTEN)
             if self.ledger.current_step() is None and not TRAINING_METRICS.isdisjoint(row):
                 # Where there is no account, the step is taken from such rows; a user's must not move it.
                 self.ledger.commit(self._trained.step(), adopted=True)
             self.history.append(row, step=step, policy_step=policy_step)
         self.sinks.log(row, step)
-        if problem is not None:
-            raise problem
-
-    def _write_groups(
-        self, groups: Sequence[TrajectoryGroup], split: str, step: int
-    ) -> tuple[Sequence[TrajectoryGroup], InvalidTrajectoriesError | None]:
-        """Write groups; return those that were written, and an error where some could not be."""
-        from art.books.trajectory_file import append_groups
-
-        path = self.paths.trajectories(split, step)
-        try:
-            append_groups(path, groups, split=split, step=step)
-        except InvalidTrajectoriesError:
-            from art.books.storable import storable
-
-            stored, problems = storable(groups)
-            if not stored or not problems:
-                raise
-            append_groups(path, stored, split=split, step=step)
-            return stored, InvalidTrajectoriesError(
+        if problems:
+            raise InvalidTrajectoriesError(
                 f"left out of {path}: {'; '.join(problems)}. All other rollouts of the call were written there"
             )
-        return groups, None
 
     def _sweep_once(self) -> None:
         """Remove the half-written files of killed processes. Under the write lock, no other writer is at work."""

@@ -130,7 +130,10 @@ class MessageColumns:
 
     def _capture_odd_fields(self, fields: dict[str, Any], i: int) -> dict[str, Any]:
         rest = plain_fields(fields, models=True)
-        if rest.get("content") is not None:
+        for key in _REPLY_TEXTS:
+            if isinstance(rest.get(key), str):  # of a subclass before, an enumeration's member
+                self._values[key][i] = rest.pop(key)
+        if "content" in rest:
             self._capture_content(rest, i)
         calls = rest.get("tool_calls")
         # Not if it is empty: upstream, too, writes null then.
@@ -140,9 +143,7 @@ class MessageColumns:
 
     def _capture_content(self, rest: dict[str, Any], i: int) -> None:
         content = rest["content"]
-        if isinstance(content, str):  # of a subclass before
-            self._values["content"][i] = rest.pop("content")
-        elif isinstance(content, list):
+        if isinstance(content, list):
             self._values["content"][i] = shown("".join(map(_text_of_part, content)))
             with contextlib.suppress(TakenKeyError):
                 parts = self._long_texts.set_apart(content)

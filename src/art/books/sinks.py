@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
@@ -69,6 +70,10 @@ def resolve_sinks(report_metrics: Sequence[str | Sink] | None) -> list[Sink]:
     mode = os.environ.get("WANDB_MODE")
     if report_metrics is None:
         report_metrics = ["wandb"] if os.environ.get("WANDB_API_KEY") or mode == "offline" else []
+    if isinstance(report_metrics, str):
+        raise ConfigurationError(
+            f"report_metrics is the string {report_metrics!r}; pass a list, [{report_metrics!r}]"
+        )
     sinks: list[Sink] = []
     for i, item in enumerate(report_metrics):
         if item in report_metrics[:i] or (item == "wandb" and mode == "disabled"):
@@ -77,6 +82,11 @@ def resolve_sinks(report_metrics: Sequence[str | Sink] | None) -> list[Sink]:
         if not isinstance(sink, Sink) or isinstance(sink, type):
             raise ConfigurationError(
                 f"report_metrics item {item!r} is no sink; it needs the methods open, log and close"
+            )
+        if any(map(inspect.iscoroutinefunction, (sink.open, sink.log, sink.close))):
+            raise ConfigurationError(
+                f"report_metrics item {item!r} has async methods; a sink is called from a thread of its own, so "
+                "make them plain functions"
             )
         sinks.append(sink)
     return sinks

@@ -18,7 +18,8 @@ from art.books.atomic import replacing
 from art.books.gc_pause import gc_paused
 from art.books.os_errors import log_error
 from art.books.trajectory_decoder import decode_groups
-from art.books.trajectory_encoder import encode_rows, group_rows
+from art.books.trajectory_encoder import encode_rows
+from art.books.trajectory_rows import group_rows
 from art.books.trajectory_schema import COLUMNS_WITH_DICTIONARY, LOGPROB_COLUMNS, SCHEMA
 from art.books.trajectory_upstream import tables_of_upstream
 from art.errors import InvalidTrajectoriesError, LogError
@@ -122,7 +123,10 @@ def read_logs(path: Path) -> dict[int, list[TrajectoryGroup]]:
     try:
         with path.open("rb") as source, gc_paused():
             file = pq.ParquetFile(source)
-            return decode_groups(_tables(file, {}, columns=_columns_to_decode(file)))
+            is_ours = file.schema_arrow.equals(SCHEMA)
+            return decode_groups(
+                _tables(file, {}, columns=_columns_to_decode(file) if is_ours else None)
+            )
     except FileNotFoundError:
         raise
     except _READ_ERRORS as error:

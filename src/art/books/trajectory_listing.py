@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 # In the order in which upstream used them: where one step has several files, the older content comes first.
 SUFFIXES = (".yaml", ".yml", ".jsonl", ".parquet")
 
-# Directory beside the files of a split for those that a migration is making.
-STAGING = ".migrating"
-
+# Directory beside the files of a split for those that a migration is making. No split has this name, since a
+# percent sign in a split is encoded.
+STAGING = ".migrating%"
 _STEP = re.compile(r"-?[0-9]+")
 
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from art.books.plain_json import exact_text, parse_json
-from art.books.trajectory_encoder import Row, encode_rows, group_rows, numbers_map
+from art.books.trajectory_encoder import encode_rows
 from art.books.trajectory_legacy import GROUP_FIELDS, TRAJECTORY_FIELDS
+from art.books.trajectory_rows import Row, group_rows, numbers_map
 from art.books.trajectory_schema import SCHEMA
 from art.trajectories import History, Trajectory, TrajectoryGroup
 

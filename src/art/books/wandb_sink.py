@@ -79,6 +79,10 @@ class WandbSink:
         try:
             import wandb
         except ImportError:
+            is_installed = False
+        else:  # an offline run leaves a folder `wandb`, which Python takes for an empty package
+            is_installed = wandb.__file__ is not None
+        if not is_installed:
             self._tell('wandb is not installed, so nothing is sent; pip install "art-rl[wandb]"')
             return
         settings = wandb.setup().settings

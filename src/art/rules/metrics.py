@@ -97,6 +97,10 @@ def _collect(
     """Add the finite values by name, and return how many were not finite."""
     num_nonfinite = 0
     for name, value in metrics.items():
+        if not isinstance(name, str):
+            raise TypeError(
+                f"metric name {name!r} of {where} is a {type(name).__name__}, not a str"
+            )
         # Of a float the error message, which takes longer than all else, need not be put together.
         number = (
             value if isinstance(value, float) else to_float(value, f"metric {name!r} of {where}")

@@ -139,10 +139,12 @@ def _apply_rule(
     kept: set[int] = set()
     for item in chosen:
         step = item.step if isinstance(item, StepInfo) else item
-        if not isinstance(step, SupportsIndex):
+        # A boolean would pass for step 0 or 1: a rule that returned a mask.
+        if isinstance(step, bool) or not isinstance(step, SupportsIndex):
             # Ignoring it would delete a checkpoint that the user meant to keep.
             raise ConfigurationError(
-                f"the retention rule returned {item!r} as a step; return step numbers"
+                f"the retention rule returned {item!r} as a step; return the numbers of the steps to keep, "
+                "as in [info.step for info in steps if ...]"
             )
         kept.add(operator.index(step))
     return dict.fromkeys(kept & known, "the retention rule keeps it")

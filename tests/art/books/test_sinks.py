@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -83,3 +83,27 @@ def test_what_is_no_sink_is_refused(item: object) -> None:
     """Objects without the methods, and classes in place of objects, are errors."""
     with pytest.raises(ConfigurationError, match="open, log and close"):
         resolve_sinks([item])  # type: ignore[list-item] # the mistake under test
+
+
+def test_a_string_in_the_place_of_the_list_is_pointed_out() -> None:
+    """`report_metrics="wandb"` would be taken letter by letter."""
+    names: Any = "wandb"
+    with pytest.raises(
+        ConfigurationError, match=r"is the string 'wandb'; pass a list, \['wandb'\]"
+    ):
+        resolve_sinks(names)
+
+
+def test_a_sink_with_async_methods_is_refused() -> None:
+    """Nobody would await them: every row would be lost."""
+
+    class Async:
+        def open(self, context: SinkContext) -> None: ...
+
+        async def log(self, metrics: Mapping[str, float], step: int) -> None: ...
+
+        def close(self) -> None: ...
+
+    sink: Any = Async()
+    with pytest.raises(ConfigurationError, match="async methods"):
+        resolve_sinks([sink])

@@ -68,7 +68,7 @@ def test_all_models_are_found_at_any_depth(tmp_path: Path) -> None:
         tmp_path / ".art" / "p" / "models" / "m" / "trajectories" / "train" / "0001.jsonl"
     )
     second = touch(tmp_path / ".art" / "p" / "models" / "n" / "trajectories" / "val" / "0002.yaml")
-    touch(first.parents[1] / ".migrating" / "0001.jsonl")
+    touch(first.parents[1] / ".migrating%" / "0001.jsonl")
     touch(tmp_path / ".art" / "p" / "data" / "3" / "0003.jsonl")
     touch(tmp_path / ".art" / "p" / "models" / "m" / "checkpoints" / "0001" / "1.jsonl")
 

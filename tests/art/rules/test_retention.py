@@ -110,7 +110,7 @@ def test_c066_a_rule_of_the_users_own_decides() -> None:
     assert result.deleted == [3]
 
 
-@pytest.mark.parametrize("returned", [None, 3, ["3"], [None]])
+@pytest.mark.parametrize("returned", [None, 3, ["3"], [None], [True, False]])
 def test_a_rule_that_returns_no_steps_is_refused(returned: Any) -> None:
     """A mistake in the rule deletes nothing."""
     with pytest.raises(ConfigurationError, match="retention rule"):
