@@ -84,17 +84,23 @@ class MessageColumns:
 
     def array(self) -> pa.StructArray:
         """Return all messages as one array."""
-        arrays = []
-        for name in (*_REPLY_TEXTS, "finish_reason"):
-            self._set_surrogates_apart(name)
+        arrays = {field.name: self._array(field) for field in MESSAGE if field.name != "extra"}
+        # Last, since the columns of text may have left something over.
         self._values["extra"] = {i: exact_text(rest) for i, rest in self._not_captured.items()}
-        for field in MESSAGE:
-            values = self._values[field.name]
-            if values:
-                arrays.append(pa.array([*map(values.get, range(self._count))], field.type))
-            else:
-                arrays.append(pa.nulls(self._count, field.type))
-        return pa.StructArray.from_arrays(arrays, fields=list(MESSAGE))
+        arrays["extra"] = self._array(MESSAGE.field("extra"))
+        return pa.StructArray.from_arrays(list(arrays.values()), fields=list(MESSAGE))
+
+    def _array(self, field: pa.Field) -> pa.Array:
+        values = self._values[field.name]
+        if not values:
+            return pa.nulls(self._count, field.type)
+        try:
+            return pa.array([*map(values.get, range(self._count))], field.type)
+        except (
+            UnicodeEncodeError
+        ):  # lone surrogates, which only the four columns of plain text may hold
+            self._set_surrogates_apart(field.name)
+            return pa.array([*map(values.get, range(self._count))], field.type)
 
     def _add(self, item: MessageOrChoice, context: list[int]) -> list[int]:
         """Add one item, and return the token ids of the conversation after it."""
