@@ -87,7 +87,7 @@ class JsonLinesReader:
 
     # Less than this is read line by line, without polars, whose import costs more.
     min_frame_bytes: ClassVar[int] = 1 << 20
-    block_bytes: ClassVar[int] = 1 << 23
+    block_bytes: ClassVar[int] = 1 << 24
 
     def __init__(self, path: Path, sink: LineSink) -> None:
         self._path = path
