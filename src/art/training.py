@@ -32,7 +32,7 @@ from art.errors import (
     InvalidTrajectoriesError,
     LogError,
 )
-from art.grouping import as_groups, with_finite_rewards
+from art.grouping import as_groups, check_rewards, with_finite_rewards
 from art.rules import learning_rate as learning_rate_rules
 from art.rules import metrics as metric_rules
 from art.steps import settle_step
@@ -261,12 +261,13 @@ class _Run:
     async def _aggregated(
         self, books: Books, step: int, groups: list[TrajectoryGroup]
     ) -> dict[str, float]:
+        if not self.keep_rows:
+            check_rewards(groups)
         try:
             return await run_blocking(metric_rules.aggregate, groups)
         except (TypeError, OverflowError):
-            if (
-                self.keep_rows
-            ):  # a bad number must not cost the other rollouts: they are logged, then it is told
+            # A bad number must not cost the other rollouts: they are logged, then it is told.
+            if self.keep_rows:
                 await _log_rollouts(books, groups, step, None)
             raise
 

@@ -323,6 +323,19 @@ async def test_backend_train_writes_no_row_and_its_groups_remember_their_policy(
     assert await agent.get_step() == 1
 
 
+@pytest.mark.parametrize("reward", [None, "0.5", 10**400])
+async def test_backend_train_names_a_reward_that_is_no_number(tmp_path: Path, reward: Any) -> None:
+    """Nothing is logged in this spelling, so the batch is refused whole, with the place of the reward."""
+    agent, backend = await registered(tmp_path)
+    batch = group(0.0, 1.0)
+    batch.trajectories[1].reward = reward
+
+    with pytest.raises(InvalidTrajectoriesError, match="group 0, trajectory 1: reward is"):
+        await backend.train(agent, [batch], learning_rate=1e-5)
+
+    assert backend.calls == []
+
+
 async def test_backend_train_refuses_an_unknown_keyword(tmp_path: Path) -> None:
     """A misspelt option is a TypeError that names it and the nearest known one."""
     agent, backend = await registered(tmp_path)

@@ -101,10 +101,8 @@ def _collect(
             raise TypeError(
                 f"metric name {name!r} of {where} is a {type(name).__name__}, not a str"
             )
-        # Of a float the error message, which takes longer than all else, need not be put together.
-        number = (
-            value if isinstance(value, float) else to_float(value, f"metric {name!r} of {where}")
-        )
+        # Of a plain float the error message, which takes longer than all else, need not be put together.
+        number = value if type(value) is float else to_float(value, f"metric {name!r} of {where}")
         if math.isfinite(number):
             values[name].append(number)
         else:
