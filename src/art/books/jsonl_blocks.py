@@ -8,9 +8,9 @@ tolerant line reader. So a frame tells the same as the lines, about twelve times
 from __future__ import annotations
 
 import os
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
+
+from art.books.read_ahead import read_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -54,22 +54,13 @@ def read_blocks(
         parse: Makes the frame of a block, in a thread of its own; None for no frames.
     """
 
-    def read(first: int, last: int) -> Block:
+    def read(span: tuple[int, int]) -> Block:
+        first, last = span
         data = os.pread(descriptor, last - first, first)
         return Block(first, last, data, parse(data) if parse is not None else None)
 
-    if parse is None:
-        for span in _spans(descriptor, start, stop, block_bytes):
-            yield read(*span)
-        return
-    with ThreadPoolExecutor(_READ_AHEAD, "art-read") as pool:
-        ahead: deque[Future[Block]] = deque()
-        for span in _spans(descriptor, start, stop, block_bytes):
-            ahead.append(pool.submit(read, *span))
-            if len(ahead) > _READ_AHEAD:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
+    spans = _spans(descriptor, start, stop, block_bytes)
+    yield from map(read, spans) if parse is None else read_ahead(read, spans, _READ_AHEAD)
 
 
 def strict_frame(data: bytes, columns: Mapping[str, type]) -> pl.DataFrame | None:

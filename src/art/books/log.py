@@ -21,6 +21,7 @@ from art.books.paths import ModelPaths
 from art.books.plain_json import jsonable
 from art.books.sinks import SinkContext, SinkDispatcher, resolve_sinks, wandb_run
 from art.books.state import StateFile
+from art.books.trajectory_rows import NOTHING_WRITTEN
 from art.errors import InvalidTrajectoriesError
 from art.rules import metrics as metric_rules
 
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from art.trajectories import TrajectoryGroup
 
 logger = logging.getLogger(__name__)
-
-_NOTHING_WRITTEN = "; nothing was written"
 
 _CLOSE_TIMEOUT_S = 30.0
 
@@ -151,7 +150,7 @@ class Books:
                     row = clean_metrics({**aggregates, **(metrics or {})}, split)
                     problems += more_problems
             if not groups and not metrics:
-                raise InvalidTrajectoriesError("; ".join(problems) + _NOTHING_WRITTEN)
+                raise InvalidTrajectoriesError("; ".join(problems) + NOTHING_WRITTEN)
             if self.ledger.current_step() is None and not TRAINING_METRICS.isdisjoint(row):
                 # Where there is no account, the step is taken from such rows; a user's must not move it.
                 self.ledger.commit(self._trained.step(), adopted=True)

@@ -96,9 +96,8 @@ class MessageColumns:
             return pa.nulls(self._count, field.type)
         try:
             return pa.array([*map(values.get, range(self._count))], field.type)
-        except (
-            UnicodeEncodeError
-        ):  # lone surrogates, which only the four columns of plain text may hold
+        except UnicodeEncodeError:
+            # Lone surrogates, which only the four columns of plain text may hold.
             self._set_surrogates_apart(field.name)
             return pa.array([*map(values.get, range(self._count))], field.type)
 

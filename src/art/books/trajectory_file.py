@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from art.books.atomic import replacing
 from art.books.gc_pause import gc_paused
 from art.books.os_errors import log_error
+from art.books.read_ahead import read_ahead
 from art.books.trajectory_decoder import decode_groups
 from art.books.trajectory_encoder import encode_rows
 from art.books.trajectory_rows import group_rows
@@ -152,22 +153,11 @@ def _tables(
     if "log_index" not in names:
         yield from tables_of_upstream(file.iter_batches(_ROWS_PER_GROUP), names, stamp)
         return
-    for table in _row_groups(file, columns):
+    groups = range(file.num_row_groups)
+    for table in read_ahead(lambda i: file.read_row_group(i, columns), groups, 1):
         table = _with_every_column(table)  # noqa: PLW2901 - the same rows
         # Other programs that wrote the rows again may have chosen other types of text and lists.
         yield table if columns else table.cast(SCHEMA)
-
-
-def _row_groups(file: pq.ParquetFile, columns: list[str] | None) -> Iterator[pa.Table]:
-    """Yield the row groups of a file, each read while the caller is busy with the one before it."""
-    with ThreadPoolExecutor(1, "art-parquet") as thread:
-        ahead: Future[pa.Table] | None = None
-        for i in range(file.num_row_groups):
-            table, ahead = ahead, thread.submit(file.read_row_group, i, columns)
-            if table is not None:
-                yield table.result()
-        if ahead is not None:
-            yield ahead.result()
 
 
 def _with_every_column(table: pa.Table) -> pa.Table:
