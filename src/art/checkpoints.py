@@ -11,7 +11,7 @@ from art.background import run_blocking
 from art.books.lock import train_lock
 from art.errors import InvalidBackendError
 from art.rules import retention as rules
-from art.steps import as_step_number, settle_step
+from art.steps import as_step_number, settle_step_and_ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,12 +35,16 @@ async def delete_checkpoints(
     backend = model.backend()
     books = model._books()
     async with train_lock(books.paths.train_lock):
-        latest = await settle_step(model)
-        listed = await _listed_steps(model, latest)
-        scores = await run_blocking(books.values_by_step, metric, listed) if metric else {}
+        listed = await _listed_steps(model)
+
+        def scores_at(latest: int) -> dict[int, float]:
+            steps = None if listed is None else [*listed, latest]
+            return books.values_by_step(metric, steps) if metric else {}
+
+        latest, scores = await settle_step_and_ask(model, scores_at)
         steps = [
             rules.StepInfo(step=step, metric=scores.get(step), is_latest=step == latest)
-            for step in (_possible_steps(latest, scores) if listed is None else listed)
+            for step in _possible_steps(listed, latest, scores)
         ]
         result = rules.choose(
             steps,
@@ -60,20 +64,22 @@ async def delete_checkpoints(
     return result
 
 
-async def _listed_steps(model: AnyTrainableModel, latest: int) -> list[int] | None:
+async def _listed_steps(model: AnyTrainableModel) -> list[int] | None:
     """Return the steps that the backend lists, None where it cannot list them."""
     listing = model._capabilities.listing
     if listing is None:
         return None
     listed: object = await listing._list_checkpoint_steps(model)
-    return sorted({*_checked_listing(listed, type(listing).__name__), latest})
+    return _checked_listing(listed, type(listing).__name__)
 
 
-def _possible_steps(latest: int, scores: dict[int, float]) -> list[int]:
-    """Return the steps that a backend which cannot list them may have.
+def _possible_steps(listed: list[int] | None, latest: int, scores: dict[int, float]) -> list[int]:
+    """Return the steps that a backend has, or may have where it cannot list them.
 
     More rather than fewer: a step that is not chosen among is deleted, one that is not there does no harm.
     """
+    if listed is not None:
+        return sorted({*listed, latest})
     return sorted({*range(latest + 1), *(step for step in scores if step <= latest)})
 
 

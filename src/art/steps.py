@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 import operator
-from typing import TYPE_CHECKING, Literal, SupportsIndex
+from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeVar, cast
 
 from art.background import run_blocking
 from art.books.lock import train_lock
 from art.errors import ConfigurationError, InvalidBackendError, ModelBusy, StepMismatchError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from art.backend import AnyModel, AnyTrainableModel, SupportsStep
     from art.books.log import Books
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _STEPS = range(2**63)  # what every file and frame can hold
 
@@ -52,10 +56,12 @@ def checked_step(step: object) -> int:
 
 def as_step_number(value: object) -> int | None:
     """Return a step of any whole number's type (numpy's too) as an int, None for what can be no step."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        return None
-    number = operator.index(value)
-    return number if number in _STEPS else None
+    # To look for `__index__` in an int would take fifty times as long.
+    if type(value) is not int:
+        if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+            return None
+        value = operator.index(value)
+    return value if value in _STEPS else None
 
 
 async def _step_of_backend(evidence: SupportsStep, model: AnyTrainableModel) -> int:
@@ -95,10 +101,14 @@ async def settle_at_register(
 
 
 async def _recorded_and_found(model: AnyTrainableModel, books: Books) -> tuple[int, int]:
-    recorded = await run_blocking(books.recorded_step)
-    step = recorded or 0
+    step = await run_blocking(books.recorded_step) or 0
+    found = await _evidence(model)
+    return step, step if found is None else found
+
+
+async def _evidence(model: AnyTrainableModel) -> int | None:
     evidence = model._capabilities.step
-    return step, step if evidence is None else await _step_of_backend(evidence, model)
+    return None if evidence is None else await _step_of_backend(evidence, model)
 
 
 async def settle_step(
@@ -114,18 +124,40 @@ async def settle_step(
         StepMismatchError: They disagree and `on_mismatch` is "error"; nothing was written.
         InvalidBackendError: What the backend returned is no step.
     """
+    step, _ = await settle_step_and_ask(model, lambda _: None, on_mismatch)
+    return step
+
+
+async def settle_step_and_ask(
+    model: AnyTrainableModel,
+    question: Callable[[int], T],
+    on_mismatch: Literal["warn", "error"] = "warn",
+) -> tuple[int, T]:
+    """Settle the step as `settle_step` does; return it, and what `question(step)` finds in the books.
+
+    Where the backend agrees, as it nearly always does, both are read in one thread: to go to another one takes
+    as long as to read.
+    """
     books = model._books()
-    step, found = await _recorded_and_found(model, books)
-    if found != step:
-        where = f"model {model.name!r} in {books.paths.root}"
-        if on_mismatch == "error":
-            raise StepMismatchError(
-                f"{where}: the books are at step {step}, the backend's newest checkpoint is {found}; "
-                'register with on_step_mismatch="warn" to go on from the backend\'s step'
-            )
-        await _follow_backend(books, step, found, where)
+    found = await _evidence(model)
+
+    def read() -> tuple[int, T | None]:
+        step = books.recorded_step() or 0
+        return step, question(step) if found in {None, step} else None
+
+    step, answer = await run_blocking(read)
+    if found is None or found == step:
+        model._remember_step(step)
+        return step, cast("T", answer)
+    where = f"model {model.name!r} in {books.paths.root}"
+    if on_mismatch == "error":
+        raise StepMismatchError(
+            f"{where}: the books are at step {step}, the backend's newest checkpoint is {found}; "
+            'register with on_step_mismatch="warn" to go on from the backend\'s step'
+        )
+    await _follow_backend(books, step, found, where)
     model._remember_step(found)
-    return found
+    return found, await run_blocking(question, found)
 
 
 async def _follow_backend(books: Books, step: int, found: int, where: str) -> None:

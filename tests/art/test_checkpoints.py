@@ -217,3 +217,20 @@ async def test_the_best_of_a_life_that_is_over_does_not_count(tmp_path: Path) ->
 
     assert result.best == 2
     assert rewound.checkpoints[KEY] == {2, 4}
+
+
+async def test_a_score_that_a_rewind_takes_back_does_not_choose(tmp_path: Path) -> None:
+    """Where the backend lost its newest checkpoints, the books follow before they are asked for the best."""
+    backend = InMemoryBackend.supporting("step", "listing")
+    agent = model(tmp_path)
+    await agent.register(backend)
+    for _ in range(5):
+        await agent.train([group(0.0, 1.0)])
+    await agent.log([group(0.5)], step=2)
+    agent._books().history.append({"val/reward": 9.0}, step=5, policy_step=1)
+    backend.checkpoints[KEY] = {0, 1, 2, 3}
+
+    result = await agent.delete_checkpoints()
+
+    assert (result.best, result.kept) == (2, [2, 3])
+    assert backend.checkpoints[KEY] == {2, 3}

@@ -161,13 +161,14 @@ def parse_row(line: dict[str, Any], offset: int) -> HistoryRow | None:
         metrics={
             sys.intern(key): number
             for key, value in line.items()
-            if (number := _as_finite(value)) is not None
+            if (number := as_finite(value)) is not None
         },
         offset=offset,
     )
 
 
-def _as_finite(value: object) -> float | None:
+def as_finite(value: object) -> float | None:
+    """Return a JSON value as the number that counts as a metric, None where it is none."""
     if not isinstance(value, (int, float)):
         return None
     try:

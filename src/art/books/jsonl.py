@@ -69,6 +69,10 @@ class LineSink(ABC):
         """
         raise NotImplementedError
 
+    def add_lines(self, data: bytes) -> int | None:  # noqa: ARG002 - for those that override it
+        """Take a long stretch of lines of which there is no frame; return the same."""
+        return None
+
 
 class JsonLinesReader:
     """Hands the lines of a file to a sink: each `refresh` only what was appended since the last one.
@@ -157,6 +161,8 @@ class JsonLinesReader:
             num_refused = None
             if block.frame is not None:
                 num_refused = self._sink.add_frame(block.frame, block.start, block.stop)
+            elif is_long:
+                num_refused = self._sink.add_lines(block.data)
             if num_refused is None:
                 num_refused = self._add_lines(block.data, block.start)
             self._num_damaged += num_refused

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 _PROBE_BYTES = 1 << 16
-_READ_AHEAD = 2  # blocks that are read while the caller is busy with another one
+_READ_AHEAD = 3  # blocks that are read while the caller is busy with another one
 
 
 class Block(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import operator
 import threading
@@ -15,7 +14,7 @@ from typing_extensions import override
 
 from art.books.atomic import append_line
 from art.books.history import parse_row
-from art.books.jsonl import JsonLinesReader, LineSink, as_step
+from art.books.jsonl import JsonLinesReader, LineSink, as_step, parse_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,6 +37,7 @@ TRAINING_METRICS = frozenset(
         "train/num_groups_trainable",
     }
 )
+_KEYS = ("step", "rewind_to", "history_offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,32 +63,31 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._account = _Account()
-        self._reader = JsonLinesReader(path, self._account)
+        self._position = _Position()
+        self._position_reader = JsonLinesReader(path, self._position)
+        self._commits = _Commits()
+        self._commits_reader = JsonLinesReader(path, self._commits)
         self._lock = threading.Lock()
         # Commits whose lines could not be written. The checkpoints stand, so their numbers are taken all the same.
         self._owed: list[dict[str, Any]] = []
 
     def current_step(self) -> int | None:
         """Return the step of the last event, or None where there is no ledger yet."""
-        with self._up_to_date() as account:
-            return self._owed[-1]["step"] if self._owed else account.step
+        with self._lock:
+            self._position_reader.refresh()
+            return self._owed[-1]["step"] if self._owed else self._position.step
 
     def rewinds(self) -> list[Rewind]:
         """Return all rewinds in order."""
-        with self._up_to_date() as account:
-            return list(account.rewinds)
+        with self._lock:
+            self._position_reader.refresh()
+            return list(self._position.rewinds)
 
     def committed_steps(self) -> set[int]:
         """Return the step of every train call that ended cleanly."""
-        with self._up_to_date() as account:
-            return {*account.committed, *(line["step"] for line in self._owed)}
-
-    @contextlib.contextmanager
-    def _up_to_date(self) -> Iterator[_Account]:
         with self._lock:
-            self._reader.refresh()
-            yield self._account
+            self._commits_reader.refresh()
+            return {*self._commits.steps, *(line["step"] for line in self._owed)}
 
     def commit(self, step: int, adopted: bool = False) -> None:
         """Record a finished train call; on the disk when this returns.
@@ -119,54 +118,95 @@ class Ledger:
         append_line(self._path, json.dumps(timed).encode("ascii"), durable=True)
 
 
-class _Account(LineSink):
-    """What the lines of the ledger come to."""
-
-    @property
-    def columns(self) -> Mapping[str, type]:
-        return {"step": int, "rewind_to": int, "history_offset": int}
+class _Position(LineSink):
+    """Where the lines of the ledger lead: the rewinds, and the step of the last event."""
 
     def start_over(self) -> None:
         self.step: int | None = None
         self.rewinds: list[Rewind] = []
-        self.committed = array("q")
 
     @override
     def add_line(self, line: dict[str, Any], offset: int) -> bool:
-        return self._add(*(as_step(line.get(key)) for key in self.columns))
+        event = _event(line)
+        if isinstance(event, Rewind):
+            self.rewinds.append(event)
+        if event is not None:
+            self.step = _step_after(event)
+        return event is not None
+
+    @override
+    def add_lines(self, data: bytes) -> int | None:
+        if b"\\" in data:  # which may spell the key of a rewind
+            return None
+        # Nearly all lines are commits, and only the last of them matters. What stands between is not parsed, so
+        # no damage is told there unless it names a rewind.
+        rewinds = [_event_on(line) for line in _lines_with(data, b"rewind_to")]
+        self.rewinds += [event for event in rewinds if isinstance(event, Rewind)]
+        events = map(_event_on, _lines_backwards(data))
+        last = next((event for event in events if event is not None), None)
+        if last is not None:
+            self.step = _step_after(last)
+        return rewinds.count(None)
+
+
+class _Commits(LineSink):
+    """The steps of all commits."""
+
+    @property
+    def columns(self) -> Mapping[str, type]:
+        return dict.fromkeys(_KEYS, int)
+
+    def start_over(self) -> None:
+        self.steps = array("q")
+
+    @override
+    def add_line(self, line: dict[str, Any], offset: int) -> bool:
+        event = _event(line)
+        if isinstance(event, int):
+            self.steps.append(event)
+        return event is not None
 
     @override
     def add_frame(self, frame: pl.DataFrame, start: int, stop: int) -> int:
-        import polars as pl
+        steps = frame["step"].drop_nulls()
+        self.steps.extend(array("q", steps.to_list()))
+        rewinds = frame.filter(frame["step"].is_null()).drop_nulls(["rewind_to", "history_offset"])
+        return frame.height - len(steps) - len(rewinds)
 
-        # Nearly all lines are commits: what stands between them is taken one by one.
-        num_refused = 0
-        rows = frame.with_row_index("at")
-        begin = 0
-        for at, step, rewind_to, history_offset in (
-            rows.filter(pl.col("step").is_null()).select("at", *self.columns).iter_rows()
-        ):
-            self._commit_all(frame["step"][begin:at])
-            num_refused += not self._add(step, rewind_to, history_offset)
-            begin = at + 1
-        self._commit_all(frame["step"][begin:])
-        return num_refused
 
-    def _commit_all(self, steps: pl.Series) -> None:
-        if len(steps) > 0:
-            self.committed.extend(array("q", steps.to_list()))
-            self.step = self.committed[-1]
+def _event(line: dict[str, Any]) -> int | Rewind | None:
+    """Return the step of a commit, a rewind, or None where the line is neither."""
+    step, rewind_to, history_offset = (as_step(line.get(key)) for key in _KEYS)
+    if step is not None:
+        return step
+    if rewind_to is None or history_offset is None:
+        return None
+    return Rewind(rewind_to, history_offset)
 
-    def _add(self, step: int | None, rewind_to: int | None, history_offset: int | None) -> bool:
-        if step is not None:
-            self.committed.append(step)
-            self.step = step
-        elif rewind_to is not None and history_offset is not None:
-            self.rewinds.append(Rewind(rewind_to, history_offset))
-            self.step = rewind_to
-        else:
-            return False
-        return True
+
+def _event_on(line: bytes) -> int | Rewind | None:
+    value, _ = parse_line(line)
+    return None if value is None else _event(value)
+
+
+def _step_after(event: int | Rewind) -> int:
+    return event.step if isinstance(event, Rewind) else event
+
+
+def _lines_with(data: bytes, text: bytes) -> Iterator[bytes]:
+    stop = 0
+    while (found := data.find(text, stop)) >= 0:
+        start = data.rfind(b"\n", 0, found) + 1
+        stop = data.find(b"\n", found) + 1 or len(data)
+        yield data[start:stop]
+
+
+def _lines_backwards(data: bytes) -> Iterator[bytes]:
+    stop = len(data)
+    while stop > 0:
+        start = data.rfind(b"\n", 0, stop - 1) + 1
+        yield data[start:stop]
+        stop = start
 
 
 class TrainedStep:

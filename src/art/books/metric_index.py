@@ -6,12 +6,14 @@ The file is read once; after that a question costs what was appended since the l
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from art.books.history import parse_row
-from art.books.jsonl import JsonLinesReader, LineSink
+from art.books.history import as_finite
+from art.books.jsonl import JsonLinesReader, LineSink, as_step
 from art.books.metric_track import MetricTrack
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ class Metric:
     key: str
     unless_zero: str | None = None
 
-    @property
+    @functools.cached_property
     def weight_keys(self) -> list[str]:
         """Return the `{split}/num_trajectories` that may weigh it. Split and name may hold a slash themselves."""
         parts = self.key.split("/")
@@ -49,12 +51,12 @@ class Metric:
         """Return the keys that say how it stands in a row."""
         return {self.key, *self.weight_keys} | ({self.unless_zero} if self.unless_zero else set())
 
-    def observe(self, metrics: Mapping[str, float]) -> tuple[float, float] | None:
+    def observe(self, line: Mapping[str, object]) -> tuple[float, float] | None:
         """Return value and weight of a row, None if it is no observation. A row without a count weighs 1."""
-        value = metrics.get(self.key)
-        if value is None or (self.unless_zero and metrics.get(self.unless_zero) == 0):
+        value = as_finite(line.get(self.key))
+        if value is None or (self.unless_zero and line.get(self.unless_zero) == 0):
             return None
-        weights = (metrics.get(key, 0.0) for key in self.weight_keys)
+        weights = (as_finite(line.get(key)) or 0.0 for key in self.weight_keys)
         return value, next((weight for weight in weights if weight > 0), 1.0)
 
     def observe_frame(self, frame: pl.DataFrame) -> pl.DataFrame:
@@ -97,9 +99,7 @@ class MetricIndex:
     def means(self, key: str, steps: Sequence[int] | None = None) -> dict[int, float]:
         """Return the mean of a metric at each of these steps that has it, or at all that have it."""
         with self._track(Metric(key)) as track:
-            if steps is None:
-                return track.means()
-            return {step: mean for step in steps if (mean := track.mean(step)) is not None}
+            return track.means(steps)
 
     def spread(self) -> Trend | None:
         """Return the trend of the rewards' spread, None where it was never observed."""
@@ -118,21 +118,17 @@ class MetricIndex:
             rewinds = tuple(self._rewinds())
             if rewinds != self._tracks.rewinds or metric not in self._tracks.by_metric:
                 self._tracks.rewinds = rewinds
-                self._tracks.by_metric[metric] = _new_track(metric)
+                self._tracks.by_metric[metric] = MetricTrack()
                 self._reader.start_over()
             self._reader.refresh()
             yield self._tracks.by_metric[metric]
-
-
-def _new_track(metric: Metric) -> MetricTrack:
-    return MetricTrack(keep_trend=metric == SPREAD)
 
 
 class _Tracks(LineSink):
     """The tracks that are kept, fed by one reader."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
-        self.by_metric = {metric: _new_track(metric) for metric in metrics}
+        self.by_metric = {metric: MetricTrack() for metric in metrics}
         self.rewinds: tuple[Rewind, ...] = ()
 
     @property
@@ -142,18 +138,20 @@ class _Tracks(LineSink):
         return {"step": int, "policy_step": int, **dict.fromkeys(sorted(keys), float)}
 
     def start_over(self) -> None:
-        self.by_metric = {metric: _new_track(metric) for metric in self.by_metric}
+        self.by_metric = {metric: MetricTrack() for metric in self.by_metric}
 
     def add_line(self, line: dict[str, Any], offset: int) -> bool:
-        row = parse_row(line, offset)
-        if row is None:
+        step = as_step(line.get("step"))
+        if step is None:
             return False
         ceiling = self._ceiling(offset)
-        if ceiling is None or row.step <= ceiling:
+        if ceiling is None or step <= ceiling:
+            policy_step = as_step(line.get("policy_step"))
+            credited_step = step if policy_step is None else policy_step
             for metric, track in self.by_metric.items():
-                observed = metric.observe(row.metrics)
+                observed = None if metric.key in _RESERVED else metric.observe(line)
                 if observed is not None:
-                    track.add([row.credited_step], [observed[0]], [observed[1]])
+                    track.add([credited_step], [observed[0]], [observed[1]])
         return True
 
     def add_frame(self, frame: pl.DataFrame, start: int, stop: int) -> int | None:
@@ -169,10 +167,19 @@ class _Tracks(LineSink):
             frame = frame.filter(pl.col("step") <= ceiling)
         for metric, track in self.by_metric.items():
             if metric.key not in _RESERVED:
-                track.add(*(column.to_list() for column in metric.observe_frame(frame)))
+                track.add(*map(_as_array, metric.observe_frame(frame)))
         return num_refused
 
     def _ceiling(self, offset: int) -> int | None:
         """Return the highest step that a row there may have: what was above a later rewind is over."""
         later = (rewind.step for rewind in self.rewinds if offset < rewind.history_offset)
         return min(later, default=None)
+
+
+def _as_array(column: pl.Series) -> array[Any]:
+    """Return a column of 64-bit numbers without nulls, all bytes at once."""
+    numbers: array[Any] = array("q" if column.dtype.is_integer() else "d")
+    data = column.to_arrow()
+    size = numbers.itemsize
+    numbers.frombytes(data.buffers()[1][data.offset * size : (data.offset + len(data)) * size])
+    return numbers

@@ -13,25 +13,21 @@ from art.rules.learning_rate import Trend
 from art.rules.statistics import merge_means
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 class MetricTrack:
     """The weighted mean of one metric for each step that has it.
 
     It depends on the rows and their order alone, not on how many came at a time.
-
-    Args:
-        keep_trend: Keep the trend up from the first row on; else from when it is first asked for.
     """
 
-    def __init__(self, keep_trend: bool = False) -> None:
-        self._keep_trend = keep_trend
+    def __init__(self) -> None:
         # Side by side, by ascending step. No Python object per step: a long run has millions.
         self._steps = array("q")
         self._means = array("d")
         self._weights = array("d")
-        self._trend: Trend | None = None  # made when it is needed, and kept up from then on
+        self._trend: Trend | None = None  # made when it is asked for, and kept up from then on
 
     def add(self, steps: Sequence[int], values: Sequence[float], weights: Sequence[float]) -> None:
         """Add rows in the order of the file. Late rows of a much earlier step cost more."""
@@ -42,8 +38,6 @@ class MetricTrack:
             self._weights.extend(array("d", weights))
             if self._trend is not None:
                 self._trend = self._trend.plus(steps, values)
-            elif self._keep_trend:
-                self.trend()
         else:
             for step, value, weight in zip(steps, values, weights, strict=True):
                 self._add_row(step, value, weight)
@@ -82,14 +76,12 @@ class MetricTrack:
         new = merge_means(old, self._weights[i], value, weight)
         return self._trend.replace(step, old, new)
 
-    def mean(self, step: int) -> float | None:
-        """Return the mean at a step, None if it has none."""
-        i = self._find(step)
-        return self._means[i] if self._has(i, step) else None
-
-    def means(self) -> dict[int, float]:
-        """Return the mean at every step, ascending."""
-        return dict(zip(self._steps, self._means, strict=True))
+    def means(self, steps: Iterable[int] | None = None) -> dict[int, float]:
+        """Return the mean at each of these steps that has one, or at every step, ascending."""
+        if steps is None:
+            return dict(zip(self._steps, self._means, strict=True))
+        found = ((step, bisect_left(self._steps, step)) for step in steps)
+        return {step: self._means[i] for step, i in found if self._has(i, step)}
 
     def trend(self) -> Trend | None:
         """Return the straight line through the means, None if there are none."""

@@ -4,11 +4,14 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from art.books.history import History
 from art.books.jsonl import JsonLinesReader
 from art.books.ledger import Ledger, Rewind, TrainedStep
 from art.errors import LogError
+from tests.art.books.history_files import blocks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,6 +130,53 @@ def test_a_long_ledger_is_read_the_same(path: Path, monkeypatch: pytest.MonkeyPa
     assert fresh.current_step() == ledger.current_step() == 21
     assert fresh.rewinds() == ledger.rewinds() == [Rewind(20, 1234)]
     assert fresh.committed_steps() == ledger.committed_steps() == set(range(1, 40))
+
+
+_commits = st.integers(0, 9).map(lambda step: json.dumps({"step": step}).encode())
+_rewinds = st.builds(
+    lambda step, offset: json.dumps({"rewind_to": step, "history_offset": offset}).encode(),
+    st.integers(0, 9),
+    st.integers(0, 999),
+)
+_ESCAPED = b'{"rewind\\u005fto": 7, "history_offset": 5}'
+_others = st.sampled_from(
+    [
+        *(
+            b"",
+            b"rewind_to",
+            b'{"rewind_to": 3}',
+            b'{"step": null}',
+            b'{"step": 4',
+            b"\xff",
+            b"\0\0",
+        ),
+        _ESCAPED,
+        b'{"step": 3, "rewind_to": 1, "history_offset": 5}',
+        b'\xef\xbb\xbf{"rewind_to": 2.0, "history_offset": 5}\r',
+        b'{"by": "rewind_to", "step": 8}',
+    ]
+)
+
+
+@example([_ESCAPED, b'{"step": 8}'], 0, 200)
+@given(
+    st.lists(_commits | _rewinds | _others, max_size=12), st.integers(0, 40), st.integers(1, 200)
+)
+def test_a_ledger_of_any_content_is_read_the_same_in_blocks(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], cut: int, size: int
+) -> None:
+    """Where only the lines that matter are parsed, these are no fewer than line by line."""
+    path = tmp_path_factory.mktemp("ledger") / "steps.jsonl"
+    content = b"".join(line + b"\n" for line in lines)
+    path.write_bytes(content[: max(0, len(content) - cut)])
+
+    def answers() -> tuple[object, ...]:
+        ledger = Ledger(path)
+        return ledger.current_step(), ledger.rewinds(), ledger.committed_steps()
+
+    line_by_line = answers()
+    with blocks(size):
+        assert answers() == line_by_line
 
 
 def test_a_commit_whose_line_could_not_be_written_still_counts(path: Path) -> None:

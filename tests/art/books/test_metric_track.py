@@ -23,9 +23,7 @@ def test_steps_come_out_ascending_with_their_weighted_means() -> None:
     track = MetricTrack()
     add(track, [(3, 1.0, 1.0), (1, 0.0, 1.0), (3, 0.0, 3.0)])
     assert list(track.means().items()) == [(1, 0.0), (3, 0.25)]
-    assert track.mean(3) == 0.25
-    assert track.mean(2) is None
-    assert track.mean(4) is None
+    assert track.means([4, 3, 2]) == {3: 0.25}
 
 
 def test_an_empty_track_has_no_trend() -> None:
@@ -39,12 +37,12 @@ def test_an_empty_track_has_no_trend() -> None:
     assert one.multiplier() == 1.0
 
 
-@given(rows, st.lists(st.integers(0, 20), max_size=4), st.booleans())
+@given(rows, st.lists(st.integers(0, 20), max_size=4))
 def test_a_track_does_not_depend_on_how_many_rows_come_at_a_time(
-    some: Rows, cuts: list[int], keep_trend: bool
+    some: Rows, cuts: list[int]
 ) -> None:
     """One by one, in parts or at once: the same means and the same line, to the last bit."""
-    whole, parts = MetricTrack(), MetricTrack(keep_trend)
+    whole, parts = MetricTrack(), MetricTrack()
     add(whole, some)
     bounds = [0, *sorted(cut for cut in cuts if cut < len(some)), len(some)]
     for start, stop in itertools.pairwise(bounds):
@@ -70,8 +68,9 @@ def test_the_line_with_one_more_row_is_the_one_after_adding_it(
 
 def test_ascending_rows_behind_the_last_are_taken_as_a_whole() -> None:
     """A block that goes on where the track ends equals its rows one by one; one that overlaps is merged."""
-    track = MetricTrack(keep_trend=True)
+    track = MetricTrack()
     add(track, [(0, 1.0, 1.0), (1, 2.0, 1.0)])
+    track.trend()
     add(track, [(2, 3.0, 1.0), (3, 4.0, 1.0)])
     add(track, [(3, 6.0, 1.0), (4, 6.0, 1.0)])
     assert track.means() == {0: 1.0, 1: 2.0, 2: 3.0, 3: 5.0, 4: 6.0}

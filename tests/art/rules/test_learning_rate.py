@@ -8,6 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from art.errors import ConfigurationError
+from art.rules import learning_rate
 from art.rules.learning_rate import (
     MAX_MULTIPLIER,
     MIN_MULTIPLIER,
@@ -149,9 +150,24 @@ def test_a_trend_takes_values_of_any_size(value: float) -> None:
     assert MIN_MULTIPLIER <= found <= 1.0
 
 
+@given(
+    st.lists(st.floats(-1e308, 1e308) | spreads, min_size=2, max_size=50),
+    st.integers(1, 2**64 // 100),
+    st.integers(2, 60),
+)
+def test_many_points_are_summed_to_the_last_bit(values: list[float], gap: int, part: int) -> None:
+    """As columns the points come to what they come to one by one, however small, large and far apart."""
+    points = {-(2**63) + gap * i: value for i, value in enumerate(values)}
+    one_by_one = trend(points)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learning_rate, "_MANY_POINTS", 2)
+        patch.setattr(learning_rate, "_POINTS_AT_A_TIME", part)
+        assert trend(points) == one_by_one
+
+
 def test_a_long_trend_is_summed_in_parts() -> None:
     """More points than are taken at a time come to the same as the rule."""
-    points = {step: 0.4 - 1e-6 * step + 0.01 * (step % 7) for step in range(20_000)}
+    points = {step: 0.4 - 1e-6 * step + 0.01 * (step % 7) for step in range(80_000)}
     assert trend(points).multiplier() == pytest.approx(multiplier(points), rel=1e-12)
 
 
