@@ -156,6 +156,8 @@ def _release_train_lock(descriptor: int) -> None:
 
 def _open(path: Path) -> int:
     try:
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Iterable
@@ -117,11 +118,10 @@ def _keep_best(
         return {
             info.step: "no step has the metric, so none is known to be worse" for info in existing
         }
-    unscored = [info for info in existing if not info.is_scored]
-    newest_unscored = unscored[max(0, len(unscored) - keep_unscored) :]
+    unscored = (info for info in reversed(existing) if not info.is_scored)
     reasons = {
         info.step: f"among the newest {keep_unscored} without the metric"
-        for info in newest_unscored
+        for info in itertools.islice(unscored, keep_unscored)
     }
     reasons[best.step] = f"the best, with {best.metric:g}"
     return reasons
