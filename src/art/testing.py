@@ -7,6 +7,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from art.adapter_kit.advantages import is_trainable
 from art.errors import ConfigurationError
 from art.training import BackendTrainMixin
 
@@ -41,7 +42,8 @@ class InMemoryBackend(BackendTrainMixin):
     """Keeps checkpoints as numbers in a dict, and remembers what it was asked.
 
     Attributes:
-        events: What each train call yields: dicts, or a function of the call that returns them.
+        events: What a train call yields where it has something to train on: dicts. Or a function of the call
+            that returns them, whatever there is to train on.
         raises: Raised by the next train calls, after their events and before the commit; None for none.
         checkpoints: The committed steps by (project, name); step 0 exists from the start.
         calls: Every train call, oldest first.
@@ -68,7 +70,7 @@ class InMemoryBackend(BackendTrainMixin):
             copy.deepcopy(trajectory_groups), config.model_copy(), copy.deepcopy(dev_config)
         )
         self.calls.append(call)
-        for event in self.events(call) if callable(self.events) else self.events:
+        for event in self._events_of(call):
             await asyncio.sleep(0)  # a real backend waits here; cancellation arrives
             yield event
         if self.raises is not None:
@@ -76,6 +78,11 @@ class InMemoryBackend(BackendTrainMixin):
         if config.target_step is None:
             raise ConfigurationError("config.target_step is not set; the frontend sets it")
         self._steps(model).add(config.target_step)
+
+    def _events_of(self, call: TrainCall) -> Iterable[dict[str, float]]:
+        if callable(self.events):
+            return self.events(call)
+        return self.events if any(map(is_trainable, call.groups)) else ()  # T6
 
     async def _delete_checkpoint_files(
         self, model: AnyTrainableModel, steps_to_keep: list[int]

@@ -39,7 +39,8 @@ async def main():
         await model.log([art.TrajectoryGroup([art.Trajectory(reward=reward)] * 2)], step=step)
         model.merge_state({f"seen by {reward}": step})
         try:
-            await model.train([art.TrajectoryGroup([art.Trajectory(reward=reward)])])
+            trajectories = [art.Trajectory(reward=reward), art.Trajectory(reward=reward + 1.0)]
+            await model.train([art.TrajectoryGroup(trajectories)])
         except art.errors.ModelBusy:
             busy += 1
     await model.close()
