@@ -224,7 +224,7 @@ def check_backend(backend: object) -> None:
             f"call it: {backend.__name__}()"
         )
     train = _required_method(backend, "_train_model")
-    _check_parameters(backend, train, ("model", "groups", "config", "dev_config"), verbose=False)
+    _check_parameters(backend, train, ("model", "groups", "config", "dev_config", False))
     if not _returns_async_iterator(train):
         raise InvalidBackendError(
             f"{_name(backend)}._train_model is {_kind(train)}; it must be an async generator "
@@ -264,14 +264,14 @@ def _required_method(backend: object, name: str) -> Callable[..., Any]:
 
 
 def _check_parameters(
-    backend: object, method: Callable[..., Any], positional: tuple[Any, ...], **keywords: Any
+    backend: object, method: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
     try:
         signature = inspect.signature(method)
     except ValueError:  # a builtin without a signature: the call itself will tell
         return
     try:
-        signature.bind(*positional, **keywords)
+        signature.bind(*arguments)
     except TypeError as error:
         raise InvalidBackendError(
             f"{_name(backend)}.{method.__name__}{signature} cannot take the frontend's arguments: {error}"

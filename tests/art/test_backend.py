@@ -134,6 +134,19 @@ def test_parameters_that_do_not_fit_are_shown() -> None:
         check_backend(Greedy())
 
 
+def test_verbose_is_passed_by_position() -> None:
+    """A train method that takes `verbose` by name alone is refused before the first train, not in it."""
+
+    class ByName(Whole):
+        async def _train_model(  # type: ignore[override]  # the fault under test
+            self, model: Any, groups: Any, config: Any, dev_config: Any, *, verbose: bool = False
+        ) -> AsyncIterator[dict[str, float]]:
+            yield {"loss": 1.0}
+
+    with pytest.raises(InvalidBackendError, match="cannot take the frontend's arguments"):
+        check_backend(ByName())
+
+
 def test_a_deletion_must_be_a_coroutine_function() -> None:
     """A synchronous one would block the event loop."""
 
