@@ -12,9 +12,9 @@ Training (`_train_model`):
 - T2: `config.learning_rate` is final and applied as given: the frontend has applied and removed
   `scale_learning_rate_by_reward_std_dev` and `num_trajectories_learning_rate_multiplier_power`.
   `config.target_step` is the checkpoint that this call makes, N+1, trained from checkpoint N.
-- T3: Keys are plain names without a split prefix, none of `step`, `policy_step`, `reward`, `recorded_at`,
-  `training_step`, `learning_rate`; values are finite real numbers. `num_gradient_steps` is the expected total:
-  progress only, not logged. Keys `num_*` are summed over the stream, others averaged.
+- T3: Keys are plain names without a split prefix, none of `step`, `policy_step`, `reward`, `reward_std_dev`,
+  `recorded_at`, `training_step`, `learning_rate`; values are finite real numbers. `num_gradient_steps` is the
+  expected total: progress only, not logged. Keys `num_*` are summed over the stream, others averaged.
 - T4: At a clean end of the stream checkpoint `target_step` is complete on durable storage, loadable, and
   what the endpoint serves as the latest.
 - T5: After an exception or a cancellation before that commit there is no checkpoint `target_step`, nothing

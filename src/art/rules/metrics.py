@@ -15,9 +15,18 @@ if TYPE_CHECKING:
 
     from art.trajectories import Trajectory, TrajectoryGroup
 
-# Names that a backend's stream may not use (clause T3): they are the frontend's.
+# Names that a backend's stream may not use (clause T3): they are the frontend's. The learning rate follows
+# `reward_std_dev`, so a backend that reported its own would bend it.
 RESERVED_NAMES = frozenset(
-    {"step", "policy_step", "reward", "recorded_at", "training_step", "learning_rate"}
+    {
+        "step",
+        "policy_step",
+        "reward",
+        "reward_std_dev",
+        "recorded_at",
+        "training_step",
+        "learning_rate",
+    }
 )
 _AGGREGATE_NAMES = frozenset(
     {

@@ -175,6 +175,7 @@ def test_no_events_have_no_metrics() -> None:
         {"reward": 1.0},
         {"recorded_at": 1.0},
         {"training_step": 1},
+        {"reward_std_dev": 0.5},
         {"learning_rate": 1e-5},
         {"train/loss": 1.0},
         {"x": math.nan},
