@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic
 
+from art.books.choices_alike import ChoicesAlike, is_kept_by_validation
 from art.books.long_texts import put_back
 from art.books.plain_json import parse_exact, parse_json
 from art.books.token_columns import logprobs_from_columns
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from openai.types.chat.chat_completion import Choice
 
     from art.types import MessagesAndChoices
-
-_NESTED_IN_REPLY = ("annotations", "audio", "function_call", "tool_calls")
 
 
 def decode_histories(
@@ -41,22 +40,15 @@ def decode_histories(
     choices = _ManyChoices(columns, _prompts(columns, lengths))
     texts = chain.from_iterable(map(repeat, long_texts, lengths))
     items: list[Any] = []
-    for role, content, parts, call_id, calls, extra, is_choice, texts_of_row in zip(
+    for role, content, parts, call_id, calls, extra, is_choice, reason, texts_of_row in zip(
         *(columns[name] for name in _MESSAGE_COLUMNS), texts, strict=True
     ):
-        message: dict[str, Any] = {}
-        if role is not None:
-            message["role"] = role
-        if parts is not None:
-            plain_parts = parse_json(parts)
-            is_whole = texts_of_row is None
-            message["content"] = plain_parts if is_whole else put_back(plain_parts, texts_of_row)
-        elif content is not None:
-            message["content"] = content
-        if call_id is not None:
-            message["tool_call_id"] = call_id
-        if calls is not None:
-            message["tool_calls"] = parse_json(calls)
+        if is_choice and parts is None and call_id is None:
+            choice = choices.copy(role, content, calls, reason, extra)
+            if choice is not None:
+                items.append(choice)
+                continue
+        message = _captured_message(role, content, parts, call_id, calls, texts_of_row)
         rest = parse_exact(extra) if extra is not None else {}
         if is_choice:
             choices.add(len(items), message, rest)
@@ -66,6 +58,30 @@ def decode_histories(
     for i, choice in choices.build():
         items[i] = choice
     return _cut(items, lengths)
+
+
+def _captured_message(
+    role: str | None,
+    content: str | None,
+    parts: str | None,
+    call_id: str | None,
+    calls: str | None,
+    long_texts: list[str] | None,
+) -> dict[str, Any]:
+    """Return what the columns captured of a message."""
+    message: dict[str, Any] = {}
+    if role is not None:
+        message["role"] = role
+    if parts is not None:
+        value = parse_json(parts)
+        message["content"] = value if long_texts is None else put_back(value, long_texts)
+    elif content is not None:
+        message["content"] = content
+    if call_id is not None:
+        message["tool_call_id"] = call_id
+    if calls is not None:
+        message["tool_calls"] = parse_json(calls)
+    return message
 
 
 # All but those that only repeat others, for queries.
@@ -78,6 +94,7 @@ _MESSAGE_COLUMNS = (
     "tool_calls",
     "extra",
     "trainable",
+    "finish_reason",
 )
 
 
@@ -154,8 +171,25 @@ class _ManyChoices:
         }
         # Columns that are empty throughout need not be looked into for each Choice.
         self._captured = [(name, col) for name, col in captured.items() if not _is_empty(col)]
+        self._has_tokens = any(name != "finish_reason" for name, _ in self._captured)
+        self._alike = ChoicesAlike(_validator().validate_python)
         self._ordinary: dict[int, dict[str, Any]] = {}
         self._others: dict[int, dict[str, Any]] = {}
+
+    def copy(
+        self,
+        role: str | None,
+        content: str | None,
+        calls: str | None,
+        finish_reason: str | None,
+        extra: str | None,
+    ) -> Choice | None:
+        """Return a Choice without tokens as a copy of one like it; None if it must be added."""
+        return (
+            None
+            if self._has_tokens
+            else self._alike.build(role, content, calls, finish_reason, extra)
+        )
 
     def add(self, i: int, message: dict[str, Any], rest: dict[str, Any]) -> None:
         """Add the Choice in place `i`.
@@ -169,7 +203,7 @@ class _ManyChoices:
         reply = rest.pop("message", {})
         if isinstance(reply, dict):
             fields["message"] = _overridden(message, reply) if reply else message
-            is_ordinary = _is_kept_by_validation(rest, reply)
+            is_ordinary = is_kept_by_validation(rest, reply)
         else:
             fields["message"] = reply
             is_ordinary = False
@@ -183,13 +217,6 @@ class _ManyChoices:
             built = [choice_from_dict(fields) for fields in self._ordinary.values()]
         others = map(choice_from_dict, self._others.values())
         return [*zip(self._ordinary, built, strict=True), *zip(self._others, others, strict=True)]
-
-
-def _is_kept_by_validation(rest: dict[str, Any], reply: dict[str, Any]) -> bool:
-    """Tell whether what the columns do not capture holds nothing that pydantic would convert ("1" to 1)."""
-    if type(rest.get("index")) is not int or rest.get("logprobs") is not None:
-        return False
-    return not reply or not any(map(reply.get, _NESTED_IN_REPLY))
 
 
 @functools.cache

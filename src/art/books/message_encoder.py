@@ -11,18 +11,17 @@ A step holds a hundred thousand messages, so columns are collected for many of t
 from __future__ import annotations
 
 import contextlib
-import functools
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pydantic
 
+from art.books.call_columns import CallColumns, ordinary_calls
 from art.books.long_texts import LongTexts, TakenKeyError
 from art.books.plain_json import (
     PLAIN_AS_IT_IS,
     NotPlainError,
     exact_text,
-    json_text,
     plain_fields,
     shown,
     stored_text,
@@ -33,7 +32,7 @@ from art.books.trajectory_schema import MESSAGE
 from art.messages import normalise_item
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     from openai.types.chat.chat_completion import Choice
 
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
 
 _REPLY_TEXTS = ("role", "content", "tool_call_id")
 _TOKEN_FIELDS = frozenset({"token_ids", "prompt_token_ids"})
+_INDICES = range(2**31)  # of Choices, for example; whole numbers that need no closer look
 _CHARACTERS_PER_TOKEN = 16
 
 
@@ -56,6 +56,7 @@ class MessageColumns:
         self._count = 0
         # Values by index of the message; what is absent is null.
         self._values: dict[str, dict[int, Any]] = {field.name: {} for field in MESSAGE}
+        self._calls = CallColumns()
         self._not_captured: dict[int, dict[str, Any]] = {}
         self._long_texts = LongTexts()  # of the row that is being added
 
@@ -91,6 +92,8 @@ class MessageColumns:
         return pa.StructArray.from_arrays(list(arrays.values()), fields=list(MESSAGE))
 
     def _array(self, field: pa.Field) -> pa.Array:
+        if field.name == "calls":
+            return self._calls.array(self._count)
         values = self._values[field.name]
         if not values:
             return pa.nulls(self._count, field.type)
@@ -107,7 +110,7 @@ class MessageColumns:
         self._count += 1
         self._values["trainable"][i] = not isinstance(item, dict)
         if isinstance(item, dict):
-            rest = self._capture_message(item, i)
+            rest = self._capture_message(item, item, i)
         else:
             rest, context = self._capture_choice(item, i, context)
         if rest:
@@ -116,21 +119,33 @@ class MessageColumns:
 
     # --- what a message and the message of a Choice have in common ---
 
-    def _capture_message(self, fields: Mapping[str, Any], i: int) -> dict[str, Any]:
-        """Fill the columns of message `i`; return the fields that they do not capture."""
+    def _capture_message(
+        self, fields: Mapping[str, Any], written: Container[str], i: int
+    ) -> dict[str, Any]:
+        """Fill the columns of message `i`; return the fields that they do not capture.
+
+        Args:
+            fields: Its fields.
+            written: Names of those that count even if they hold None.
+            i: Its index.
+        """
         rest: dict[str, Any] = {}
         is_plain = True
+        values, size = self._values, 0
         for key, value in fields.items():
             kind = type(value)
             if kind is str and key in _REPLY_TEXTS:
-                self._values[key][i] = value
-                self.size += len(value)
-            elif key == "tool_calls" and (calls := _ordinary_calls(value)) is not None:
+                values[key][i] = value
+                size += len(value)
+            elif value is None and key not in written:
+                continue
+            elif key == "tool_calls" and (calls := ordinary_calls(value)) is not None:
                 if not self._put_calls(calls, i):
                     rest[key] = calls
             else:
                 rest[key] = value
                 is_plain = is_plain and kind in PLAIN_AS_IT_IS and type(key) is str
+        self.size += size
         return rest if is_plain else self._capture_odd_fields(rest, i)
 
     def _capture_odd_fields(self, fields: dict[str, Any], i: int) -> dict[str, Any]:
@@ -157,7 +172,7 @@ class MessageColumns:
 
     def _put_calls(self, calls: list[Any], i: int) -> bool:
         """Put tool calls in their columns; return whether these show them exactly."""
-        self._values["calls"][i] = [_queryable_call(call) for call in calls]
+        self._calls.put(i, calls)
         return self._put_json("tool_calls", i, calls)
 
     def _put_json(self, column: str, i: int, value: object) -> bool:
@@ -183,23 +198,42 @@ class MessageColumns:
         self, choice: Choice, i: int, context: list[int]
     ) -> tuple[dict[str, Any], list[int]]:
         """Fill the columns of message `i`; return the fields that they do not capture, and the token ids."""
-        fields = written_fields(choice)
-        reply = fields.pop("message", None)
+        fields, written = _fields_and_written(choice)
+        rest: dict[str, Any] = {}
+        reply: Any = None
+        is_plain = True
+        for key, value in fields.items():
+            kind = type(value)
+            if key == "message":
+                reply = value
+            elif key == "finish_reason" and kind is str:
+                self._values[key][i] = value
+            elif value is not None or key in written:
+                rest[key] = value
+                is_known = kind in PLAIN_AS_IT_IS or (kind is int and value in _INDICES)
+                is_plain = is_plain and is_known and type(key) is str
+        if not is_plain:
+            rest, context = self._capture_odd_fields_of_choice(rest, i, context)
+        if isinstance(reply, pydantic.BaseModel):
+            reply = self._capture_message(*_fields_and_written(reply), i)
+        elif isinstance(reply, dict):
+            reply = self._capture_message(reply, reply, i)
+        else:
+            return {**rest, **plain_fields({"message": reply}, models=True)}, context
+        if reply:
+            rest["message"] = reply
+        return rest, context
+
+    def _capture_odd_fields_of_choice(
+        self, fields: dict[str, Any], i: int, context: list[int]
+    ) -> tuple[dict[str, Any], list[int]]:
         if not _TOKEN_FIELDS.isdisjoint(fields):
             context = self._capture_token_ids(fields, i, context)
         if fields.get("logprobs") is not None:
             self._capture_logprobs(fields, i)
         rest = plain_fields(fields, models=True)
-        if type(rest.get("finish_reason")) is str:
+        if isinstance(rest.get("finish_reason"), str):  # an enumeration's member before
             self._values["finish_reason"][i] = rest.pop("finish_reason")
-        if isinstance(reply, pydantic.BaseModel):
-            reply = written_fields(reply)
-        if isinstance(reply, dict):
-            reply = self._capture_message(reply, i)
-            if reply:
-                rest["message"] = reply
-        else:
-            rest |= plain_fields({"message": reply}, models=True)
         return rest, context
 
     def _capture_token_ids(self, fields: dict[str, Any], i: int, context: list[int]) -> list[int]:
@@ -232,60 +266,17 @@ class MessageColumns:
             del fields["logprobs"]
 
 
+def _fields_and_written(model: pydantic.BaseModel) -> tuple[dict[str, Any], Container[str]]:
+    """Return fields of a model, and the names of those that count even if they hold None; see `written_fields`."""
+    if model.__pydantic_extra__:
+        fields = written_fields(model)
+        return fields, fields
+    return vars(model), model.__pydantic_fields_set__  # most of the time; not copied
+
+
 def _text_of_part(part: object) -> str:
     text = part.get("text") if isinstance(part, dict) else part
     return text if isinstance(text, str) else ""
-
-
-def _ordinary_calls(calls: object) -> list[dict[str, Any]] | None:
-    """Return tool calls of the OpenAI client as `plain` does, in a quarter of the time; None if one is unusual.
-
-    Most of what agents say are such calls.
-    """
-    if not isinstance(calls, list) or not calls or type(calls[0]) is dict:
-        return None
-    call_type, function_type = _call_types()
-    fields = []
-    for call in calls:
-        if type(call) is not call_type or type(call.function) is not function_type:
-            return None
-        function = vars(call.function)
-        texts = (call.type, call.id, *function.values())
-        if call.__pydantic_extra__ or call.function.__pydantic_extra__ or len(function) != 2:
-            return None
-        if not set(map(type, texts)) <= {str}:
-            return None
-        fields.append({**vars(call), "function": dict(function)})
-    return fields
-
-
-@functools.cache
-def _call_types() -> tuple[type[Any], type[Any]]:
-    from openai.types.chat import chat_completion_message_function_tool_call as module
-
-    return module.ChatCompletionMessageFunctionToolCall, module.Function
-
-
-def _queryable_call(call: object) -> dict[str, str | None]:
-    """Return id, name and arguments of a tool call; the arguments are never parsed."""
-    fields = call if isinstance(call, dict) else {}
-    function, custom = fields.get("function"), fields.get("custom")
-    name = arguments = None
-    if isinstance(function, dict):
-        name, arguments = function.get("name"), function.get("arguments")
-    elif isinstance(custom, dict):
-        name, arguments = custom.get("name"), custom.get("input")
-    return {
-        "id": _as_text(fields.get("id")),
-        "name": _as_text(name),
-        "arguments": _as_text(arguments),
-    }
-
-
-def _as_text(value: object) -> str | None:
-    if (type(value) is str and value.isascii()) or value is None:
-        return value
-    return shown(value if isinstance(value, str) else json_text(value))
 
 
 def _integers(fields: dict[str, Any], key: str) -> list[int] | None:

@@ -21,7 +21,7 @@ Scalar: TypeAlias = str | int | float | bool | None
 # What was written must be readable from a deeper stack too.
 MAX_DEPTH = 500
 
-_PLAIN_SCALARS = frozenset({str, int, float, bool, type(None)})
+PLAIN_SCALARS = frozenset({str, int, float, bool, type(None)})
 # Of exactly these types every value is plain already.
 PLAIN_AS_IT_IS = frozenset({str, bool, type(None)})
 _NUMBERS = frozenset({int, float})
@@ -45,7 +45,7 @@ def plain_scalar(value: object) -> Scalar:
     Raises:
         NotPlainError: The value is no scalar.
     """
-    if type(value) not in _PLAIN_SCALARS:
+    if type(value) not in PLAIN_SCALARS:
         value = _unwrapped(value)
     if value is None or isinstance(value, bool):
         return value

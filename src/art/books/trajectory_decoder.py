@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
-from itertools import chain, islice, repeat
+from itertools import chain, islice, pairwise, repeat
 from typing import TYPE_CHECKING, Any
 
 from art.books.message_decoder import decode_histories
+from art.books.model_copies import copy_with
 from art.books.plain_json import parse_exact, parse_json
 from art.trajectories import History, PydanticException, Trajectory, TrajectoryGroup
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from art.types import MessagesAndChoices
+
+# Whatever of them is read has all fields set.
+_TRAJECTORY = Trajectory.model_construct(_fields_set=set(Trajectory.model_fields))
+_HISTORY = History.model_construct(_fields_set=set(History.model_fields))
 
 _CONVERSATIONS = ["messages", "histories", "long_texts"]
 
@@ -63,11 +68,16 @@ def _histories(
     lists: pa.ListArray, long_texts: Sequence[list[str] | None]
 ) -> list[MessagesAndChoices]:
     """Return one history for each list of messages; a null counts as an empty one."""
-    return decode_histories(lists.flatten(), _lengths(lists), long_texts)
+    structs, lengths = _flat(lists)
+    return decode_histories(structs, lengths, long_texts)
 
 
-def _lengths(lists: pa.ListArray) -> list[int]:
-    return [length or 0 for length in lists.value_lengths().to_pylist()]
+def _flat(lists: pa.ListArray) -> tuple[pa.Array, list[int]]:
+    """Return the values of all lists, and the length of each; of a null 0, as files hold no values for it."""
+    # Not by `value_lengths`, which imports pyarrow.compute: that takes longer than a small file.
+    offsets = lists.offsets.to_pylist()
+    lengths = [end - start for start, end in pairwise(offsets)]
+    return lists.values.slice(offsets[0], offsets[-1] - offsets[0]), lengths
 
 
 def _further_histories(
@@ -76,7 +86,7 @@ def _further_histories(
     """Return the further histories of each row, as items and the text of their tools."""
     if lists.null_count == len(lists):
         return [[]] * len(lists)
-    structs, lengths = lists.flatten(), _lengths(lists)
+    structs, lengths = _flat(lists)
     texts_by_history = list(chain.from_iterable(map(repeat, long_texts, lengths)))
     items = _histories(structs.field("messages"), texts_by_history)
     histories = zip(items, structs.field("tools").to_pylist(), strict=True)
@@ -100,23 +110,30 @@ def _trajectory(
     read_at: datetime,
 ) -> Trajectory:
     all_tools = extra.get("histories") or [_parsed(text) for _, text in histories]
-    # Without validation, which could only change what was stored; a default, too, would take its time.
-    return Trajectory.model_construct(
-        start_time=read_at,
-        messages_and_choices=items,
-        tools=_json_value(row, extra, "tools"),
-        additional_histories=[
-            History.model_construct(messages_and_choices=history, tools=tools)
-            for (history, _), tools in zip(histories, all_tools, strict=True)
-        ],
-        reward=math.nan if row["reward"] is None else row["reward"],
-        initial_policy_version=extra.get("initial_policy_version", row["initial_policy_version"]),
-        final_policy_version=extra.get("final_policy_version", row["final_policy_version"]),
-        metrics=_json_value(row, extra, "metrics") or {},
-        auto_metrics=_json_value(row, extra, "auto_metrics") or {},
-        metadata=_json_value(row, extra, "metadata") or {},
-        logs=extra.get("logs", row["logs"]) or [],
+    # Without validation, which could only change what was stored.
+    return copy_with(
+        _TRAJECTORY,
+        {
+            "messages_and_choices": items,
+            "tools": _json_value(row, extra, "tools"),
+            "additional_histories": [
+                copy_with(_HISTORY, {"messages_and_choices": history, "tools": tools})
+                for (history, _), tools in zip(histories, all_tools, strict=True)
+            ],
+            "reward": math.nan if row["reward"] is None else row["reward"],
+            "initial_policy_version": _value(row, extra, "initial_policy_version"),
+            "final_policy_version": _value(row, extra, "final_policy_version"),
+            "metrics": _json_value(row, extra, "metrics") or {},
+            "auto_metrics": _json_value(row, extra, "auto_metrics") or {},
+            "metadata": _json_value(row, extra, "metadata") or {},
+            "logs": _value(row, extra, "logs") or [],
+            "start_time": read_at,
+        },
     )
+
+
+def _value(row: Mapping[str, Any], extra: Mapping[str, Any], column: str) -> Any:
+    return extra[column] if column in extra else row[column]
 
 
 def _json_value(row: Mapping[str, Any], extra: Mapping[str, Any], column: str) -> Any:

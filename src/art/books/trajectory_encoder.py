@@ -10,7 +10,6 @@ import pyarrow as pa
 from art.books.long_texts import LongTexts
 from art.books.message_encoder import MessageColumns
 from art.books.plain_json import NotPlainError, exact_text
-from art.books.trajectory_rows import json_column
 from art.books.trajectory_schema import HISTORY, SCHEMA
 
 if TYPE_CHECKING:
@@ -99,10 +98,9 @@ class _Batch:
             _add_messages(self._history_messages, row, place, items, long_texts)
             self._num_history_messages.append(len(items))
             tools = row.tools(f"{key}.tools", history.tools)
-            text, is_exact = json_column(tools)
-            self._history_tools.append(text)
-            all_tools.append(tools)
-            all_exact = all_exact and is_exact
+            self._history_tools.append(tools.text)
+            all_tools.append(tools.value)
+            all_exact = all_exact and tools.is_exact
         if not all_exact:
             row.extra["histories"] = all_tools
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from art.books.plain_json import (
     NotPlainError,
@@ -72,7 +72,10 @@ def trajectory_row(shared: Row, i: int, trajectory: Trajectory) -> Row:
     row.columns["metrics_map"] = numbers_map(metrics)
     row.put_json("auto_metrics", row.numbers("auto_metrics", trajectory.auto_metrics))
     row.put_json("metadata", row.plain_fields("metadata", trajectory.metadata))
-    row.put_json("tools", row.tools("tools", trajectory.tools))
+    tools = row.tools("tools", trajectory.tools)
+    row.columns["tools"] = tools.text
+    if not tools.is_exact:
+        row.extra["tools"] = tools.value
     row.put_lines("logs", row.lines("logs", trajectory.logs))
     row.put_int("initial_policy_version", trajectory.initial_policy_version)
     row.put_int("final_policy_version", trajectory.final_policy_version)
@@ -96,6 +99,20 @@ def exception_row(shared: Row, i: int, error: PydanticException) -> Row:
     return row
 
 
+class StoredTools(NamedTuple):
+    """Tools as they are stored.
+
+    Attributes:
+        value: As plain JSON.
+        text: What a JSON column shows of it, see `json_column`.
+        is_exact: Whether the text shows it exactly.
+    """
+
+    value: list[Any] | None
+    text: str | None
+    is_exact: bool
+
+
 @dataclass
 class Row:
     """One row in the making.
@@ -113,10 +130,13 @@ class Row:
     extra: dict[str, Any] = field(default_factory=dict)
     items: MessagesAndChoices | None = None
     histories: Sequence[History] = ()
+    # Of all rows of the group, which tend to name the very same tools. By the identities of the tools, which
+    # are kept, so that no other object gets one of these.
+    known_tools: dict[tuple[int, ...], tuple[list[Any], StoredTools]] = field(default_factory=dict)
 
     def copy(self, name: str) -> Row:
         """Return a row that starts from this one's columns."""
-        return Row(name, dict(self.columns), dict(self.extra))
+        return Row(name, dict(self.columns), dict(self.extra), known_tools=self.known_tools)
 
     def error(self, what: str) -> InvalidTrajectoriesError:
         """Return an error about a value of this row."""
@@ -163,15 +183,23 @@ class Row:
         except NotPlainError as reason:
             raise self.error(f"{key} {reason}") from reason
 
-    def tools(self, key: str, tools: Any) -> list[Any] | None:
-        """Return tools as plain JSON."""
+    def tools(self, key: str, tools: list[Any] | None) -> StoredTools:
+        """Return tools as they are stored."""
+        if type(tools) is not list:
+            return self._converted_tools(key, tools)
+        ids = tuple(map(id, tools))
+        if ids not in self.known_tools:
+            self.known_tools[ids] = list(tools), self._converted_tools(key, tools)
+        return self.known_tools[ids][1]
+
+    def _converted_tools(self, key: str, tools: object) -> StoredTools:
         try:
             value = plain(tools, models=True)
         except NotPlainError as reason:
             raise self.error(f"{key} {reason}") from reason
         if value is not None and not isinstance(value, list):
             raise self.error(f"{key} is a {type(tools).__name__}, not a list")
-        return value
+        return StoredTools(value, *json_column(value))
 
     # --- filling ---
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_CALL = pa.struct([("id", pa.string()), ("name", pa.string()), ("arguments", pa.string())])
+CALL = pa.struct([("id", pa.string()), ("name", pa.string()), ("arguments", pa.string())])
 
 MESSAGE = pa.struct(
     [
@@ -23,7 +23,7 @@ MESSAGE = pa.struct(
         ("tool_call_id", pa.string()),
         ("trainable", pa.bool_()),  # the turn is a Choice
         # --- additions ---
-        ("calls", pa.list_(_CALL)),  # the tool calls again, for queries
+        ("calls", pa.list_(CALL)),  # the tool calls again, for queries
         ("finish_reason", pa.string()),
         ("content_parts", pa.string()),  # JSON of a multimodal content
         ("token_ids", pa.list_(pa.int32())),

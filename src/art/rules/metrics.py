@@ -67,7 +67,9 @@ def aggregate(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         num_exceptions += len(group.exceptions)
         num_trajectories += len(group.trajectories)
         group_rewards = [
-            to_float(trajectory.reward, f"the reward of group {i}, trajectory {j}")
+            reward
+            if type(reward := trajectory.reward) is float
+            else to_float(reward, f"the reward of group {i}, trajectory {j}")
             for j, trajectory in enumerate(group.trajectories)
         ]
         finite = [reward for reward in group_rewards if math.isfinite(reward)]
@@ -110,8 +112,13 @@ def _collect(
             raise TypeError(
                 f"metric name {name!r} of {where} is a {type(name).__name__}, not a str"
             )
-        # Of a plain float the error message, which takes longer than all else, need not be put together.
-        number = value if type(value) is float else to_float(value, f"metric {name!r} of {where}")
+        # Of what can be no error its message, which takes longer than all else, need not be put together.
+        if type(value) is float:
+            number = value
+        elif value is True or value is False:
+            number = float(value)
+        else:
+            number = to_float(value, f"metric {name!r} of {where}")
         if math.isfinite(number):
             values[name].append(number)
         else:

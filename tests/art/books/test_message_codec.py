@@ -98,6 +98,20 @@ def test_null_missing_and_empty_are_told_apart(key: str) -> None:
         assert decode_messages(encode_messages([message])) == [message]  # type: ignore[list-item] # odd on purpose
 
 
+def test_calls_that_are_looked_at_twice_are_shown_once() -> None:
+    """Calls with a lone surrogate, beside a field that must be made plain, stand in the column as they are."""
+    function = Function(name="f", arguments="\ud800")
+    calls = [ChatCompletionMessageFunctionToolCall(id="1", function=function, type="function")]
+
+    first, second = assert_survives(
+        {"role": "assistant", "tool_calls": calls, "score": 1.5},
+        {"role": "assistant", "tool_calls": [tool_call("{}")]},
+    )
+
+    assert first["calls"] == [{"id": "1", "name": "f", "arguments": "\ufffd"}]
+    assert second["calls"] == [{"id": "c1", "name": "f", "arguments": "{}"}]
+
+
 def test_an_empty_list_of_tool_calls_shows_as_null() -> None:
     """Upstream's column is null where there are no calls; `extra` tells that the list was there."""
     [struct] = assert_survives({"role": "assistant", "tool_calls": []})

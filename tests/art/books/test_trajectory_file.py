@@ -416,6 +416,48 @@ def test_policy_versions_and_histories_survive(path: Path) -> None:
     assert same_groups(round_trip(path, groups), groups)
 
 
+def test_tools_that_trajectories_share_are_told_from_others(path: Path) -> None:
+    """Trajectories of a group get the tools that they named, in their order, each in objects of its own."""
+    search: Any = {"type": "function", "function": {"name": "search"}}
+    odd: Any = {"type": "function", "function": {"name": "\ud800"}}
+    all_tools: list[Any] = [[search], [search, odd], [odd, search], [dict(odd)], [odd], [search]]
+    group = art.TrajectoryGroup(
+        [
+            art.Trajectory(
+                messages_and_choices=conversation(),
+                tools=tools,
+                additional_histories=[History(messages_and_choices=[], tools=tools)],
+            )
+            for tools in all_tools
+        ]
+    )
+
+    append_groups(path, [group], split="train", step=1)
+    [read] = read_groups(path)
+
+    assert [trajectory.tools for trajectory in read.trajectories] == all_tools
+    assert [item.additional_histories[0].tools for item in read.trajectories] == all_tools
+    first, *_, last = read.trajectories
+    assert first.tools is not None
+    assert last.tools is not None
+    assert first.tools[0] is not last.tools[0]
+
+
+def test_all_fields_of_what_was_read_count_as_set(path: Path) -> None:
+    """Dumping only what was set leaves out nothing of a trajectory and of its further histories."""
+    history = History(messages_and_choices=conversation())
+    trajectory = art.Trajectory(
+        messages_and_choices=conversation(), additional_histories=[history], reward=1.0
+    )
+
+    append_groups(path, [art.TrajectoryGroup([trajectory])], split="train", step=1)
+    [read] = read_groups(path)[0].trajectories
+
+    assert list(vars(read)) == list(art.Trajectory.model_fields)
+    assert read.model_fields_set == set(art.Trajectory.model_fields)
+    assert read.additional_histories[0].model_fields_set == set(History.model_fields)
+
+
 def test_upstreams_function_names_write_and_read(tmp_path: Path) -> None:
     """Scripts find the two functions where upstream has them; writing replaces, as it does there."""
     path = str(tmp_path / "deep" / "groups.parquet")
