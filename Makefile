@@ -9,7 +9,9 @@ TORCH  := torch==2.13.0
 TORCH_INDEX := --extra-index-url https://download.pytorch.org/whl/cpu --retries 0
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test test-crash test-full test-nightly check unit format wheel clean bench-log help
+ADAPTER ?= local
+
+.PHONY: conformance demo test test-crash test-full test-nightly check unit format wheel clean bench-log help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -41,7 +43,10 @@ check: $(STAMP) ## static checks only: ruff, mypy, import-linter, deptry, codesp
 	$(BIN)/codespell
 
 unit: $(STAMP) ## fast tests: no torch, no child processes
-	$(BIN)/pytest -m "not local and not crash and not process" tests
+	$(BIN)/pytest -m "not local and not crash and not process and not conformance" tests
+
+conformance: $(STAMP) ## certify one of the bundled backends: make conformance ADAPTER=memory|local
+	cd conformance && ../$(BIN)/python -m art_conformance bundled:$(ADAPTER) --profile $(or $(PROFILE),ci) $(ARGS)
 
 wheel: $(STAMP) ## build the wheel and try it in a fresh environment without torch
 	$(BIN)/python scripts/check_wheel.py
@@ -57,7 +62,7 @@ test-full: test ## the long campaigns as well
 	ART_CAMPAIGN=full $(BIN)/pytest -m "crash or local"
 
 test-nightly: $(STAMP) ## every property with forty times as many examples
-	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -m "not local and not crash and not process" --timeout 1800 tests
+	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -m "not local and not crash and not process and not conformance" --timeout 1800 tests
 
 bench-log: $(STAMP) ## the books against upstream's, as a table of ratios (half an hour on a quiet machine)
 	$(BIN)/python -m benchmarks.log $(ARGS)

@@ -1,0 +1,239 @@
+"""Runs checks one after the other and decides their verdicts."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from art.backend import Capabilities
+from art.errors import ConfigurationError
+from art_conformance.checks import ALL
+from art_conformance.failure import CheckFailed, SetupError, Unobservable
+from art_conformance.loop_thread import HungError, LoopThread
+from art_conformance.manifest import Entry, read_manifest
+from art_conformance.report import NOT_RUN, Report
+from art_conformance.stage import Stage
+from art_conformance.verdict import Result, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from art_conformance.adapter import Adapter
+    from art_conformance.check import Check
+    from art_conformance.profile import Profile
+
+_SKIPS = ("Skipped", "SkipTest")
+
+
+class Session:
+    """One adapter under test.
+
+    Args:
+        adapter: What is checked.
+        profile: How much is tried.
+        seed: Everything that is chosen at random is chosen by it.
+        target: What `load_adapter` makes the same adapter of in another process, where that is known.
+        strict_new: Let a check that is new in this version fail, not only warn.
+        checks: The checks there are.
+        manifest: The checks there should be.
+
+    Raises:
+        ConfigurationError: The adapter cannot be checked: its factory fails, or it names checks that do not exist.
+    """
+
+    _home: ClassVar[Path] = Path(__file__).parent
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        *,
+        profile: Profile,
+        seed: int = 0,
+        target: str | None = None,
+        strict_new: bool = False,
+        checks: Sequence[Check] = ALL,
+        manifest: Sequence[Entry] | None = None,
+    ) -> None:
+        self.adapter, self.profile, self.seed = adapter, profile, seed
+        self.manifest = list(read_manifest() if manifest is None else manifest)
+        self.results: dict[str, Result] = {}
+        self._strict_new = strict_new
+        self._checks = {check.id: check for check in checks}
+        self._refuse_unknown_ids(adapter.xfail, "Adapter.xfail")
+        self._directory = Path(tempfile.mkdtemp(prefix="art-conformance-"))
+        self._log = _LogCapture()
+        self._loop = LoopThread()
+        self.stage = Stage(adapter, self._directory, profile=profile, seed=seed, target=target)
+        try:
+            self._capabilities = self._look_at_the_backend()
+        except SetupError as error:
+            self.close()
+            raise ConfigurationError(str(error)) from error
+
+    def _refuse_unknown_ids(self, ids: Any, where: str) -> None:
+        known = {entry.id for entry in self.manifest}
+        for id_ in ids:
+            if id_ not in known:
+                raise ConfigurationError(
+                    f"{where} names {id_!r}, which is no check of this version; see "
+                    "python -m art_conformance --list"
+                )
+
+    def _look_at_the_backend(self) -> Capabilities:
+        """Make the backend that the checks share, so that a factory that cannot work is told at once."""
+
+        async def look() -> Capabilities:
+            self._backend_name = type(self.stage.backend).__name__
+            return Capabilities.of(self.stage.backend)
+
+        try:
+            return self._loop.run(look(), self.adapter.timeout_s)
+        except HungError as error:
+            raise SetupError(f"make_backend hung: {error}") from error
+
+    # --- running
+
+    def run(self, id_: str) -> Result:
+        """Run one check of the manifest, unless it has been, and return what came of it."""
+        if id_ not in self.results:
+            start = time.monotonic()
+            entry = next(entry for entry in self.manifest if entry.id == id_)
+            verdict, reason = self._verdict(id_)
+            self.results[id_] = Result(
+                id_,
+                verdict,
+                self._without_paths(reason),
+                time.monotonic() - start,
+                is_new=entry.is_new and not self._strict_new,
+            )
+        return self.results[id_]
+
+    def _verdict(self, id_: str) -> tuple[Verdict, str]:
+        check = self._checks.get(id_)
+        if check is None:
+            return Verdict.ERROR, "the manifest lists it, but the suite has no such check"
+        if not Path(check.run.__code__.co_filename).is_relative_to(self._home):
+            return Verdict.ERROR, f"it was replaced by one in {check.run.__code__.co_filename}"
+        for capability in check.needs:
+            if getattr(self._capabilities, capability) is None:
+                return self._absent(capability)
+        return self._expected_to_fail(check, *self._run(check))
+
+    def _absent(self, capability: str) -> tuple[Verdict, str]:
+        reason = self.adapter.declined(capability)
+        if reason is None:
+            return Verdict.FAIL, f"{capability!r} is neither implemented nor declined (SHAPE-07)"
+        return Verdict.DECLINED, f"{capability}: {reason}"
+
+    def _expected_to_fail(self, check: Check, verdict: Verdict, reason: str) -> tuple[Verdict, str]:
+        known = self.adapter.xfail.get(check.id)
+        if known is None or verdict not in {Verdict.FAIL, Verdict.PASS}:
+            return verdict, reason
+        if verdict is Verdict.FAIL:
+            return Verdict.XFAIL, known
+        return (
+            Verdict.FAIL,
+            f"it passes, though Adapter.xfail lists it ({known}); take it out there",
+        )
+
+    def _run(self, check: Check) -> tuple[Verdict, str]:
+        self._log.records = []
+        self.stage.begin(check.id)
+        self.stage.logged = self._log.records
+        timeout_s = self.adapter.timeout_s + (5 * self.profile.budget_s if check.is_long else 0.0)
+        try:
+            self._loop.run(check.run(self.stage), timeout_s)  # type: ignore[arg-type]
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            verdict, reason = _verdict_of(error)
+            if not isinstance(error, Unobservable):
+                self._renew()
+            return verdict, reason
+        if check.renews:
+            self._renew()
+        return Verdict.PASS, ""
+
+    def _renew(self) -> None:
+        if self._loop.is_lost:
+            self._loop = LoopThread()
+            self.stage.abandon()
+        try:
+            self._loop.run(self.stage.renew(), self.adapter.timeout_s)
+        except Exception:  # noqa: BLE001 - what cannot be closed is left behind; the check on closing tells it
+            self.stage.abandon()
+
+    def _without_paths(self, text: str) -> str:
+        """Leave out what differs from run to run."""
+        return text.replace(str(self._directory), "<workspace>")
+
+    # --- the end
+
+    def report(self, target: str) -> Report:
+        """Return what came of it. A check that was not run is an ERROR."""
+        not_run = {entry.id: Result(entry.id, Verdict.ERROR, NOT_RUN) for entry in self.manifest}
+        return Report(
+            target=target,
+            backend=self._backend_name,
+            seed=self.seed,
+            profile=self.profile.name,
+            results=list({**not_run, **self.results}.values()),
+            checks=self._checks,
+        )
+
+    def close(self) -> None:
+        """Close the backend and remove everything that was written."""
+        self._renew()
+        self._loop.close()
+        self._log.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _LogCapture(logging.Handler):
+    """Keeps the log records of the present check."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+        logging.getLogger().addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    def close(self) -> None:
+        logging.getLogger().removeHandler(self)
+        super().close()
+
+
+def _verdict_of(error: BaseException) -> tuple[Verdict, str]:
+    match error:
+        case CheckFailed():
+            return Verdict.FAIL, "\n".join(error.lines())
+        case Unobservable():
+            return Verdict.UNOBSERVABLE, str(error)
+        case SetupError():
+            return Verdict.ERROR, str(error)
+        case HungError():
+            return Verdict.FAIL, f"got:      {error}"
+    if type(error).__name__ in _SKIPS:
+        return Verdict.ERROR, f"skipping is no verdict ({error}); decline the capability instead"
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{place.filename.rpartition('/')[2]}, line {place.lineno}, in {place.name}"
+    return Verdict.FAIL, f"got:      {type(error).__name__}: {error} ({where})"
