@@ -60,7 +60,7 @@ def odd() -> list[art.TrajectoryGroup]:
     call = {
         "id": "call_1",
         "type": "function",
-        "function": {"name": "look_up", "arguments": '{"word": "caf\u00e9"}'},
+        "function": {"name": "look_up", "arguments": '{"word": "\u4f60\u597d"}'},
     }
     messages: list[Any] = [
         {"role": "system", "content": "\u0000 \u202e \U0001f600 \ud83d"},

@@ -67,7 +67,9 @@ def test_a_module_that_fails_is_told_with_its_line(
         ({"timeout_s": 0}, "timeout_s is 0"),
     ],
 )
-def test_an_adapter_that_says_something_wrong_is_refused(options: dict[str, Any], message: str) -> None:
+def test_an_adapter_that_says_something_wrong_is_refused(
+    options: dict[str, Any], message: str
+) -> None:
     """An option of Adapter that cannot be is refused by name."""
     with pytest.raises(ConfigurationError, match=message):
         Adapter(**{"make_backend": TwoMethods, **options})

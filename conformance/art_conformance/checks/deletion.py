@@ -308,9 +308,8 @@ async def _expect_in_order(run: Run, latest: int) -> None:
     sent = "a listing, with checkpoints 9999 and 10000"
     expect_equal(listed[-2:], [9999, 10000], sent=sent)
     if present.step is not None:
-        expect_equal(
-            await present.step._get_step(run.model), 10000, sent="_get_step, with the same"
-        )
+        newest = await present.step._get_step(run.model)
+        expect_equal(newest, 10000, sent="_get_step, with the same")
     await delete(run, [10000, 9999, latest], sent="a deletion that keeps 9999 and 10000")
     listed = await present.listing._list_checkpoint_steps(run.model)
     expect_equal(listed, [latest, 9999, 10000], sent=f"{sent}, after a deletion that keeps both")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _LONG = 200  # bytes of a name in a path: as many as the frontend takes
 _ENCODED = 8  # bytes more, at most, where its unsafe characters are percent-encoded
-_ODD = ".Caf\u00e9 \u6a21\u578b: a/b "
+_ODD = ".\u00c9t\u00e9 \u6a21\u578b: a/b "
 
 
 async def twin(stage: Stage) -> Run:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -80,7 +82,11 @@ def try_mutant(mutant: Mutant, *, every_check: bool = False, seed: int = 0) -> K
     target = f"{mutant.make_backend.__module__}:{mutant.name}.adapter"
     before = process_state()
     try:
-        with Session(mutant.adapter, profile=_QUICK, seed=seed, target=target) as session:
+        with (
+            tempfile.TemporaryDirectory() as elsewhere,
+            contextlib.chdir(elsewhere),  # some of them leave files where they stand
+            Session(mutant.adapter, profile=_QUICK, seed=seed, target=target) as session,
+        ):
             ids = [entry.id for entry in session.manifest]
             for id_ in ids if every_check else mutant.killed_by:
                 if session.run(id_).verdict is Verdict.FAIL:
