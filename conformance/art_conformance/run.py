@@ -84,6 +84,10 @@ class Run:
         dev_config: Any = options
         return await self.model.train(batch, config, dev_config)
 
+    async def settle(self) -> None:
+        """Let the frontend ask the backend for its step once more, as it does before every train."""
+        await self.model.register(self.model.backend())
+
     async def step(self) -> int:
         """Return the step by the books."""
         return await self.model.get_step()

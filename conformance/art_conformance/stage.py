@@ -125,9 +125,15 @@ class Stage:
     # --- models
 
     async def run(self) -> Run:
-        """Return the run that checks share: its model has been trained by earlier checks, or not."""
+        """Return the run that checks share: its model has been trained by earlier checks, or not.
+
+        An earlier check may have broken a train behind its commit. So the books are brought to the backend's
+        step first, as they are before every train.
+        """
         if self._run is None:
             self._run = await self.new_run()
+        else:
+            await self._run.settle()
         return self._run
 
     def model(

@@ -19,7 +19,7 @@ from art_conformance.instruments.cancelling import (
     outcome,
 )
 from art_conformance.instruments.complaints import Complaints
-from art_conformance.instruments.streams import call_train, interfering, settle
+from art_conformance.instruments.streams import call_train, interfering
 from art_conformance.verdict import Level
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ async def cancellation_is_not_swallowed(stage: Stage) -> None:
     task = await cancelled_train(run, AFTER_THE_FIRST_EVENT)
     sent = "cancelled the task that trains, after the first event of the stream"
     expect_equal(outcome(task), "CancelledError", sent=sent)
-    await settle(run)  # its only event may have been out
 
 
 @check(
@@ -74,7 +73,7 @@ async def a_cancelled_train_leaves_no_checkpoint(stage: Stage) -> None:
     moments = [AFTER_THE_FIRST_EVENT, AT_THE_FIRST_EVENT, BEFORE_THE_FIRST_EVENT]
     excused: set[int] = set()
     for moment in moments:
-        await settle(run)
+        await run.settle()
         target = await run.step() + 1
         await cancelled_train(run, moment)
         if moment.after and (usual.num_events == 1 or run.recorder.last.ended):
@@ -84,7 +83,6 @@ async def a_cancelled_train_leaves_no_checkpoint(stage: Stage) -> None:
     await asyncio.sleep(1.5 * usual.seconds + 0.2)
     found = await run.checkpoints() - before - excused
     expect(not found, got=_NEW, expected=_NONE, sent="cancelled a train, and waited for a while")
-    await settle(run)
 
 
 @check("CONC-03", clause="T5", cause="a lock or a flag of the cancelled call is never released")
@@ -128,7 +126,6 @@ async def closing_the_stream_early_cleans_up(stage: Stage) -> None:
         await complaints.settle()
         sent = "left a loop over the stream of a train after its first event"
         expect(not complaints.heard, got="; ".join(complaints.heard), expected="quiet", sent=sent)
-    await settle(run)
 
 
 async def _let_go_of_a_stream(run: Run) -> None:
@@ -234,7 +231,6 @@ async def the_next_train_starts_clean(stage: Stage) -> None:
         raise Unobservable("the same batch gives other weights each time")
     await _cancel_past_the_frontend(run, target)
     got = await weights_of_a_train(run, target)
-    await settle(run)
     expect(
         got == expected,
         got="other weights",

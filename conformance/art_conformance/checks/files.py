@@ -16,7 +16,7 @@ from art_conformance.failure import expect, expect_equal
 from art_conformance.instruments.audit import Audit
 from art_conformance.instruments.life import watched_life
 from art_conformance.instruments.snapshot import changes
-from art_conformance.instruments.streams import call_train, settle
+from art_conformance.instruments.streams import call_train
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -57,7 +57,6 @@ async def writes_only_beside_checkpoints(stage: Stage) -> None:
     before = _tree(run.directory)
     await call_both_methods()
     changed = changes(before, _tree(run.directory))
-    await settle(run)
     strays = [name for name in changed if not _is_the_adapters(name)]
     expect(
         not strays,
@@ -106,7 +105,6 @@ async def opens_no_file_of_the_books(stage: Stage) -> None:
     call_both_methods = await _prepared(run)
     with Audit("open") as audit:
         await call_both_methods()
-    await settle(run)
     opened = sorted({name for _, args in audit.events for name in _inside(run.directory, args[0])})
     foreign = [name for name in opened if PurePosixPath(name).parts[0] != "checkpoints"]
     expect(
@@ -174,7 +172,6 @@ async def leaves_the_groups_alone(stage: Stage) -> None:
     before = frozen(groups)
     async for _ in call_train(run, await run.step() + 1, groups):
         pass
-    await settle(run)
     expect_equal(frozen(groups), before, sent="_train_model, called past the frontend; the groups")
 
 
@@ -192,7 +189,6 @@ async def leaves_the_model_alone(stage: Stage) -> None:
     call_both_methods = await _prepared(run)
     await call_both_methods()
     after = _state(run.model)
-    await settle(run)
     expect_equal(after, new | by_the_frontend, sent=f"register; {_SENT}; the model")
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from art_conformance.check import check
 from art_conformance.failure import Unobservable, expect, expect_equal
-from art_conformance.instruments.streams import call_train, settle
+from art_conformance.instruments.streams import call_train
 from art_conformance.verdict import Level
 
 if TYPE_CHECKING:
@@ -124,7 +124,6 @@ async def models_in_turn_keep_their_weights(stage: Stage) -> None:
     is_same = await run.weights(step) == latest
     expect(is_same, got="others", expected="the weights of N as they were", sent=sent)
     is_same = await weights_of_a_train(run, step + 1) == following
-    await settle(run)
     expect(is_same, got="others", expected="the weights that this batch gives from N", sent=sent)
 
 

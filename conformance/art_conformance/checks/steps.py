@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from art_conformance.check import check
 from art_conformance.failure import expect, expect_equal
-from art_conformance.instruments.streams import call_train, settle
+from art_conformance.instruments.streams import call_train
 from art_conformance.verdict import Level
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ async def a_train_is_one_step(stage: Stage) -> None:
     result = await run.train()
     sent = "model.train(groups) on a batch that can be trained"
     expect_equal(result.step - first, 1, sent=f"{sent}: result.step - N")
-    await settle(run)
+    await run.settle()
     expect_equal(await run.step() - first, 1, sent=f"{sent}, register: model.get_step() - N")
 
 
@@ -43,7 +43,7 @@ async def a_train_without_signal_is_a_step(stage: Stage) -> None:
     result = await run.train(await run.untrainable_groups())
     sent = "model.train(groups of equal rewards)"
     expect_equal(result.step - first, 1, sent=f"{sent}: result.step - N")
-    await settle(run)
+    await run.settle()
     expect_equal(await run.step() - first, 1, sent=f"{sent}, register: model.get_step() - N")
 
 
@@ -86,7 +86,7 @@ async def logging_moves_no_step(stage: Stage) -> None:
     await run.model.log(await run.groups(), split="logged")
     sent = f"model.log, with step={_FAR_STEP} and without"
     expect_equal(run.recorder.calls[calls:], [], sent=f"{sent}: calls of the backend")
-    await settle(run)
+    await run.settle()
     expect_equal(await run.step() - first, 0, sent=f"{sent}, register: by how much the step moved")
 
 
@@ -226,7 +226,7 @@ async def an_existing_target_is_no_error(stage: Stage) -> None:
     run = await stage.run()
     result = await run.train()
     await _train_again(run, result.step)
-    await settle(run)
+    await run.settle()
     expect_equal(
         await run.step() - result.step,
         0,

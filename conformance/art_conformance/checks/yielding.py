@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import art
 from art_conformance.check import check
 from art_conformance.failure import Unobservable, expect, expect_equal
-from art_conformance.instruments.streams import call_train, interfering, settle
+from art_conformance.instruments.streams import call_train, interfering
 from art_conformance.rollouts import is_trainable
 from art_conformance.verdict import Level
 
@@ -279,7 +279,6 @@ async def the_end_is_the_end(stage: Stage) -> None:
     async for _ in stream:
         pass
     more = [event for _ in range(3) if (event := await anext(stream, None)) is not None]
-    await settle(run)
     expect_equal(
         len(more), 0, sent="anext(stream) three times after its end: number of further events"
     )
@@ -295,7 +294,7 @@ async def verbose_changes_nothing(stage: Stage) -> None:
     for verbose in (False, True):
         await run.model.train(await run.groups(), config, verbose=verbose)
         counts.append(len(run.recorder.last.events))
-    await settle(run)
+    await run.settle()
     sent = "the same batch twice, the second time with verbose=True"
     expect_equal(counts[1], counts[0], sent=f"{sent}: number of events")
     expect_equal(await run.step() - first, 2, sent=f"{sent}: by how much the step moved")

@@ -55,9 +55,4 @@ async def put_away(run: Run, stream: Any) -> None:
     elif hasattr(stream, "__anext__"):
         async for _ in stream:
             pass
-        await settle(run)
-
-
-async def settle(run: Run) -> None:
-    """Let the frontend ask the backend for its step once more, as it does before every train."""
-    await run.model.register(run.model.backend())
+        await run.settle()
