@@ -10,12 +10,14 @@ import hashlib
 import json
 import os
 import signal
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 
 import art
 from art_conformance import Adapter, Probe, Received
 from art_local import LocalBackend, checkpoint_files
 from art_local.letters import BASE_MODEL, TRAIN_PHRASINGS, rollout, scenarios
+from art_local.train_request import read_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -57,20 +59,23 @@ class WatchedLocalBackend(LocalBackend):
 
         async def watched(request_dir: Path) -> AsyncGenerator[dict[str, float]]:
             path = request_dir / "request.json"
+            asked, sequences = read_request(request_dir)  # here each rollout is one sequence
+            received.append(Received(asked.learning_rate, asked.target_step, len(sequences)))
             request = json.loads(path.read_text())
-            received.append(Received(request["learning_rate"], request["target_step"]))
             fault, self.fault = self.fault, None
             if fault == "train_start":
                 request["from_checkpoint"] = str(request_dir / "nowhere")
             elif fault is not None:  # nothing can be written there, so no commit can win a race
                 request["work_dir"] = str(path / "no directory")
             path.write_text(json.dumps(request))
-            async for event in train(request_dir):
-                if fault == "train_middle":
-                    process = worker.child.process
-                    assert process is not None
-                    os.kill(process.pid, signal.SIGKILL)
-                yield event
+            async with aclosing(train(request_dir)) as events:
+                async for event in events:
+                    if fault == "train_middle":
+                        process = worker.child.process
+                        assert process is not None
+                        os.kill(process.pid, signal.SIGKILL)
+                        await process.has_ended(5.0)
+                    yield event
 
         worker.train = watched  # type: ignore[method-assign]  # only here is the request whole and unread
 
