@@ -1,7 +1,8 @@
 """Build the wheel, install it into a fresh environment without torch, and use it from outside the checkout.
 
 A checkout can hide a broken wheel: a package at the wrong place, data files that are missing, an import that
-only works here. So the wheel itself is tried.
+only works here. So the wheel itself is tried. So is the adapter of a third party, which is built, installed and
+certified there as its author would do it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+TOY = ROOT / "examples" / "third_party_adapter"
 PACKAGES = {"art", "art_local", "art_tinker", "art_serverless", "art_conformance"}
 
 SMOKE_TEST = """
@@ -76,6 +78,39 @@ def check_contents(wheel: Path) -> None:
     assert weights in names, f"{weights} is missing from the wheel"
 
 
+def check_message(cwd: Path, python: Path, *arguments: str, extra: str, status: int) -> None:
+    """Check that what needs an extra says so in one line."""
+    done = subprocess.run(
+        [python, "-m", *arguments], cwd=cwd, capture_output=True, text=True, check=False
+    )
+    message = done.stderr.strip()
+    assert done.returncode == status, message
+    assert message.count("\n") == 0, f"a single line was expected:\n{message}"
+    assert f'pip install "art-rl[{extra}]"' in message, message
+
+
+def certify_third_party(python: Path, outside: Path) -> None:
+    """Build and install the adapter of a third party, and certify it in all three ways."""
+    source = outside / "toy"
+    shutil.copytree(TOY, source)
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", source, cwd=outside)
+    (wheel,) = (source / "dist").glob("*.whl")
+    shutil.rmtree(source / "src")
+    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[conformance]", "pytest", cwd=outside)
+    target = "art_toy.conformance:adapter"
+    certified = run(python.with_name("art"), "conformance", target, "--out", "report", cwd=outside)
+    assert "CERTIFIED at level core" in certified, certified
+    assert (outside / "report" / "conformance-badge.json").exists()
+    suite = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "art_conformance")
+    certified = run(python, *suite, f"--art-adapter={target}", cwd=outside)
+    assert "CERTIFIED at level core" in certified, certified
+    found = run(
+        python, "-c", "import art.registry; print(art.registry.backend_names())", cwd=outside
+    )
+    assert "'toy'" in found, found
+    print(certified.strip().splitlines()[-2])
+
+
 def main() -> None:
     """Build, check, install and use the wheel."""
     dist = ROOT / "dist"
@@ -91,13 +126,10 @@ def main() -> None:
         run(python, "-m", "pip", "install", "--quiet", wheel, cwd=outside)
         print(run(python, "-c", SMOKE_TEST, cwd=outside).strip())
         print(run(python, "-m", "art", "--help", cwd=outside).strip())
-        without_extra = subprocess.run(
-            [python, "-m", "art", "demo"], cwd=outside, capture_output=True, text=True, check=False
-        )
-        message = without_extra.stderr.strip()
-        assert without_extra.returncode == 1, message
-        assert message.count("\n") == 0, f"a single line was expected:\n{message}"
-        assert 'pip install "art-rl[local]"' in message, message
+        check_message(outside, python, "art", "demo", extra="local", status=1)
+        backend = "art.testing:InMemoryBackend"
+        check_message(outside, python, "art_conformance", backend, extra="conformance", status=2)
+        certify_third_party(python, outside)
     print(f"wheel checked: {wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB")
 
 

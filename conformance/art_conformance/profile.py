@@ -28,7 +28,7 @@ PROFILES = {
     profile.name: profile
     for profile in (
         Profile("quick", examples=8, steps=12, budget_s=8.0, shrinks=False),
-        Profile("ci", examples=60, steps=16, budget_s=60.0, shrinks=True),
+        Profile("ci", examples=60, steps=16, budget_s=30.0, shrinks=True),
         Profile("nightly", examples=400, steps=25, budget_s=900.0, shrinks=True),
     )
 }

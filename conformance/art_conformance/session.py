@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from art.backend import Capabilities
+from art.adapter_kit.dependencies import require
 from art.errors import ConfigurationError
 from art_conformance.checks import ALL
 from art_conformance.failure import CheckFailed, SetupError, Unobservable
@@ -45,6 +46,7 @@ class Session:
 
     Raises:
         ConfigurationError: The adapter cannot be checked: its factory fails, or it names checks that do not exist.
+        MissingDependencyError: The extra `conformance` is not installed.
     """
 
     _home: ClassVar[Path] = Path(__file__).parent
@@ -65,6 +67,7 @@ class Session:
         self.results: dict[str, Result] = {}
         self._strict_new = strict_new
         self._checks = {check.id: check for check in checks}
+        require(("hypothesis",), extra="conformance", needed_by="the suite", distribution="art-rl")
         self._refuse_unknown_ids(adapter.xfail, "Adapter.xfail")
         self._directory = Path(tempfile.mkdtemp(prefix="art-conformance-"))
         self._log = _LogCapture()
