@@ -43,7 +43,7 @@ check: $(STAMP) ## static checks only: ruff, mypy, import-linter, deptry, codesp
 	$(BIN)/codespell
 
 unit: $(STAMP) ## fast tests: no torch, no child processes
-	$(BIN)/pytest -m "not local and not crash and not process and not conformance" tests
+	$(BIN)/pytest -n auto -m "not local and not crash and not process and not conformance" tests
 
 conformance: $(STAMP) ## certify one of the bundled backends: make conformance ADAPTER=memory|local
 	cd conformance && ../$(BIN)/python -m art_conformance bundled:$(ADAPTER) --profile $(or $(PROFILE),ci) $(ARGS)
@@ -59,7 +59,7 @@ test-crash: $(STAMP) ## kill, fill up and share the disk of real processes, seve
 	ART_CAMPAIGN=full $(BIN)/pytest -m crash tests/art
 
 test-full: test ## the long campaigns as well
-	ART_CAMPAIGN=full $(BIN)/pytest -m "crash or local"
+	ART_CAMPAIGN=full $(BIN)/pytest -m "crash or local or conformance"
 
 test-nightly: $(STAMP) ## every property with forty times as many examples
 	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -m "not local and not crash and not process and not conformance" --timeout 1800 tests

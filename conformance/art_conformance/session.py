@@ -10,8 +10,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from art.backend import Capabilities
 from art.adapter_kit.dependencies import require
+from art.backend import Capabilities
 from art.errors import ConfigurationError
 from art_conformance.checks import ALL
 from art_conformance.failure import CheckFailed, SetupError, Unobservable
