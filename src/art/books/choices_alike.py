@@ -1,17 +1,18 @@
 """Choices that are alike but for their texts, built as copies of one that pydantic validated.
 
 Nearly all Choices of a file are. What one of their shape looks like pydantic decides, once; a copy differs in
-plain texts alone (content; id, name and arguments of tool calls), which validation would keep as they are.
+its content, which validation would keep as it is, and in its tool calls, which pydantic builds.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pydantic
 
 from art.books.model_copies import copy_with
-from art.books.plain_json import PLAIN_SCALARS, parse_exact, parse_json
+from art.books.plain_json import PLAIN_SCALARS, parse_exact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,21 +49,32 @@ class ChoicesAlike:
     ) -> Choice | None:
         """Return the Choice that these columns tell of, None if it is no copy of a pattern."""
         shape = (role, finish_reason, extra, content is not None, calls is not None)
-        if shape not in self._patterns:
+        try:
+            pattern = self._patterns[shape]
+        except KeyError:
             if len(self._patterns) >= _MAX_SHAPES:
                 return None
-            self._patterns[shape] = self._pattern(*shape)
-        pattern = self._patterns[shape]
+            pattern = self._patterns[shape] = self._pattern(*shape)
         if pattern is None:
             return None
         texts: dict[str, Any] = {}
         if content is not None:
             texts["content"] = content
         if calls is not None:
-            texts["tool_calls"] = _calls(parse_json(calls), pattern.message.tool_calls)
-            if texts["tool_calls"] is None:
+            try:
+                texts["tool_calls"] = self._parse_calls(calls)
+            except pydantic.ValidationError:
                 return None
         return copy_with(pattern, {"message": copy_with(pattern.message, texts)})
+
+    @functools.cached_property
+    def _parse_calls(self) -> Callable[[str], list[Any]]:
+        """What builds tool calls from their JSON, in one step; what is none of the usual kind is an error."""
+        from openai.types.chat import chat_completion_message_function_tool_call as module
+
+        adapter = pydantic.TypeAdapter(list[module.ChatCompletionMessageFunctionToolCall])
+        parse: Callable[[str], list[Any]] = adapter.validator.validate_json  # quicker than its own
+        return parse
 
     def _pattern(
         self,
@@ -103,24 +115,3 @@ def is_kept_by_validation(rest: dict[str, Any], reply: dict[str, Any]) -> bool:
     if type(rest.get("index")) is not int or rest.get("logprobs") is not None:
         return False
     return not reply or not any(map(reply.get, _NESTED_IN_REPLY))
-
-
-def _calls(calls: Any, pattern: Any) -> list[Any] | None:
-    """Return tool calls as copies of the pattern's; None if one is unlike it."""
-    if type(calls) is not list:
-        return None
-    [like] = pattern
-    built = []
-    for call in calls:
-        try:
-            function = call["function"]
-            texts = (call["id"], function["name"], function["arguments"])
-            is_alike = call["type"] == "function" and len(call) == 3 and len(function) == 2
-        except (TypeError, LookupError):
-            return None
-        if not is_alike or not set(map(type, texts)) <= {str}:
-            return None
-        built.append(
-            copy_with(like, {"id": texts[0], "function": copy_with(like.function, function)})
-        )
-    return built

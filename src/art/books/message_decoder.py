@@ -48,6 +48,17 @@ def decode_histories(
             if choice is not None:
                 items.append(choice)
                 continue
+        if (
+            extra is parts is calls is None
+            and not is_choice
+            and not (role is None or content is None)
+        ):
+            # Most messages, without a call into what is there for all.
+            message = {"role": role, "content": content}
+            if call_id is not None:
+                message["tool_call_id"] = call_id
+            items.append(message)
+            continue
         message = _captured_message(role, content, parts, call_id, calls, texts_of_row)
         rest = parse_exact(extra) if extra is not None else {}
         if is_choice:

@@ -11,17 +11,19 @@ A step holds a hundred thousand messages, so columns are collected for many of t
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import pyarrow as pa
 import pydantic
 
-from art.books.call_columns import CallColumns, ordinary_calls
+from art.books.call_columns import CallColumns, Texts, ordinary_calls
+from art.books.choice_shapes import COMMON_COLUMNS, ChoiceShapes, Shape, shape_of
 from art.books.long_texts import LongTexts, TakenKeyError
 from art.books.plain_json import (
     PLAIN_AS_IT_IS,
     NotPlainError,
     exact_text,
+    parse_exact,
     plain_fields,
     shown,
     stored_text,
@@ -35,10 +37,12 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
     from openai.types.chat.chat_completion import Choice
+    from openai.types.chat.chat_completion_message import ChatCompletionMessage
 
     from art.types import MessageOrChoice, MessagesAndChoices
 
-_REPLY_TEXTS = ("role", "content", "tool_call_id")
+_REPLY_TEXTS = frozenset({"role", "content", "tool_call_id"})
+_TEXT = frozenset({str})
 _TOKEN_FIELDS = frozenset({"token_ids", "prompt_token_ids"})
 _INDICES = range(2**31)  # of Choices, for example; whole numbers that need no closer look
 _CHARACTERS_PER_TOKEN = 16
@@ -57,6 +61,7 @@ class MessageColumns:
         # Values by index of the message; what is absent is null.
         self._values: dict[str, dict[int, Any]] = {field.name: {} for field in MESSAGE}
         self._calls = CallColumns()
+        self._shapes = ChoiceShapes()
         self._not_captured: dict[int, dict[str, Any]] = {}
         self._long_texts = LongTexts()  # of the row that is being added
 
@@ -76,6 +81,9 @@ class MessageColumns:
         self._long_texts = long_texts
         context: list[int] = []  # the token ids of the turns so far, up to the last Choice
         for i, item in enumerate(items):
+            if type(item) is dict and _holds_texts_alone(item):
+                self._add_texts(item)
+                continue
             try:
                 context = self._add(normalise_item(item, "it"), context)
             except NotPlainError as error:
@@ -87,7 +95,8 @@ class MessageColumns:
         """Return all messages as one array."""
         arrays = {field.name: self._array(field) for field in MESSAGE if field.name != "extra"}
         # Last, since the columns of text may have left something over.
-        self._values["extra"] = {i: exact_text(rest) for i, rest in self._not_captured.items()}
+        extra = self._values["extra"]
+        extra |= {i: exact_text(rest) for i, rest in self._not_captured.items()}
         arrays["extra"] = self._array(MESSAGE.field("extra"))
         return pa.StructArray.from_arrays(list(arrays.values()), fields=list(MESSAGE))
 
@@ -104,6 +113,15 @@ class MessageColumns:
             self._set_surrogates_apart(field.name)
             return pa.array([*map(values.get, range(self._count))], field.type)
 
+    def _add_texts(self, message: dict[str, str]) -> None:
+        """Add a message of nothing but texts, as most are."""
+        i = self._count
+        self._count += 1
+        self._values["trainable"][i] = False
+        for key, text in message.items():
+            self._values[key][i] = text
+            self.size += len(text)
+
     def _add(self, item: MessageOrChoice, context: list[int]) -> list[int]:
         """Add one item, and return the token ids of the conversation after it."""
         i = self._count
@@ -111,6 +129,8 @@ class MessageColumns:
         self._values["trainable"][i] = not isinstance(item, dict)
         if isinstance(item, dict):
             rest = self._capture_message(item, item, i)
+        elif (shape := shape_of(item)) is not None:
+            rest = self._capture_by_shape(item, shape, i)
         else:
             rest, context = self._capture_choice(item, i, context)
         if rest:
@@ -140,8 +160,7 @@ class MessageColumns:
             elif value is None and key not in written:
                 continue
             elif key == "tool_calls" and (calls := ordinary_calls(value)) is not None:
-                if not self._put_calls(calls, i):
-                    rest[key] = calls
+                self._put_ordinary_calls(calls, i)
             else:
                 rest[key] = value
                 is_plain = is_plain and kind in PLAIN_AS_IT_IS and type(key) is str
@@ -175,6 +194,12 @@ class MessageColumns:
         self._calls.put(i, calls)
         return self._put_json("tool_calls", i, calls)
 
+    def _put_ordinary_calls(self, calls: tuple[str, list[Texts]], i: int) -> None:
+        text, texts = calls
+        self._values["tool_calls"][i] = text
+        self._calls.put_texts(i, texts)
+        self.size += len(text)
+
     def _put_json(self, column: str, i: int, value: object) -> bool:
         """Put JSON in a column; return whether it shows the value exactly."""
         self._values[column][i], is_exact = stored_text(value)
@@ -187,12 +212,43 @@ class MessageColumns:
         for i, text in values.items():
             if not text.isascii() and (replaced := shown(text)) != text:
                 rest = self._not_captured.setdefault(i, {})
+                if i in self._values["extra"]:
+                    rest.update(parse_exact(self._values["extra"].pop(i)))
                 if name != "finish_reason" and self._values["trainable"][i]:
                     rest = rest.setdefault("message", {})
                 rest[name] = text
                 values[i] = replaced
 
     # --- what only a Choice has ---
+
+    def _capture_by_shape(self, choice: Choice, shape: Shape, i: int) -> dict[str, Any]:
+        """Fill the columns of message `i` as of the other Choices of its shape; return the fields left over."""
+        columns = self._shapes.columns(shape)
+        if columns is not None and self._capture_ordinary_texts(choice.message, i):
+            for name, text in columns.items():
+                self._values[name][i] = text
+            return {}
+        rest, _ = self._capture_choice(choice, i, [])  # token ids would be extras
+        captured = {
+            name: self._values[name][i] for name in COMMON_COLUMNS if i in self._values[name]
+        }
+        self._shapes.learn(shape, captured, rest)
+        return rest
+
+    def _capture_ordinary_texts(self, message: ChatCompletionMessage, i: int) -> bool:
+        """Put the content and tool calls of a reply in their columns, and tell whether these show them exactly."""
+        content, calls = message.content, message.tool_calls
+        if content is not None:
+            if type(content) is not str:
+                return False
+            self._values["content"][i] = content
+            self.size += len(content)
+        if calls is None:
+            return True
+        if (ordinary := ordinary_calls(calls)) is None:
+            return False
+        self._put_ordinary_calls(ordinary, i)
+        return True
 
     def _capture_choice(
         self, choice: Choice, i: int, context: list[int]
@@ -264,6 +320,10 @@ class MessageColumns:
             self.size += _CHARACTERS_PER_TOKEN * len(column or ())
         if is_exact:
             del fields["logprobs"]
+
+
+def _holds_texts_alone(message: Mapping[str, object]) -> TypeGuard[dict[str, str]]:
+    return message.keys() <= _REPLY_TEXTS and {*map(type, message.values())} == _TEXT
 
 
 def _fields_and_written(model: pydantic.BaseModel) -> tuple[dict[str, Any], Container[str]]:

@@ -6,8 +6,10 @@ rows of the old one; memory holds one row group at a time. The callers hold the 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
+import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO, TYPE_CHECKING, Any
 
@@ -122,7 +124,7 @@ def read_groups(path: Path) -> list[TrajectoryGroup]:
 def read_logs(path: Path) -> dict[int, list[TrajectoryGroup]]:
     """Read the groups of a file by `log_index`, in ascending order; see `read_groups`."""
     try:
-        with path.open("rb") as source, gc_paused():
+        with _opened(path) as source, gc_paused():
             file = pq.ParquetFile(source)
             is_ours = file.schema_arrow.equals(SCHEMA)
             return decode_groups(
@@ -137,6 +139,14 @@ def read_logs(path: Path) -> dict[int, list[TrajectoryGroup]]:
 
 
 # --- reading ---
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[pa.NativeFile]:
+    """Open a file for Arrow to read without Python, for whose lock each read would have to wait."""
+    # Python's own `open` is there for its errors, which tell more.
+    with path.open("rb"), pa.OSFile(os.fsencode(path), "rb") as source:
+        yield source
 
 
 def _tables(
@@ -154,7 +164,12 @@ def _tables(
         yield from tables_of_upstream(file.iter_batches(_ROWS_PER_GROUP), names, stamp)
         return
     groups = range(file.num_row_groups)
-    for table in read_ahead(lambda i: file.read_row_group(i, columns), groups, 1):
+
+    def read(i: int) -> pa.Table:
+        # One thread reads as fast as these are decoded; more of them would only take its processor away.
+        return file.read_row_group(i, columns, use_threads=False)
+
+    for table in read_ahead(read, groups, 1):
         table = _with_every_column(table)  # noqa: PLW2901 - the same rows
         # Other programs that wrote the rows again may have chosen other types of text and lists.
         yield table if columns else table.cast(SCHEMA)
@@ -162,8 +177,9 @@ def _tables(
 
 def _with_every_column(table: pa.Table) -> pa.Table:
     """Add the columns that a table does not have, as an earlier version's, and order them."""
+    names = set(table.column_names)
     for field in SCHEMA:
-        if field.name not in table.column_names:
+        if field.name not in names:
             table = table.append_column(field, pa.nulls(len(table), field.type))
     return table.select(SCHEMA.names)
 
@@ -174,7 +190,7 @@ def _columns_to_decode(file: pq.ParquetFile) -> list[str]:
     return [path for path in paths if _REPEATED.isdisjoint(path.split("."))]
 
 
-def _existing_tables(source: IO[bytes], split: str, step: int) -> Iterator[pa.Table]:
+def _existing_tables(source: pa.NativeFile, split: str, step: int) -> Iterator[pa.Table]:
     """Yield the rows of an existing file as tables of our schema.
 
     Raises:
@@ -196,7 +212,7 @@ def _existing_tables(source: IO[bytes], split: str, step: int) -> Iterator[pa.Ta
 def _rewrite(path: Path, groups: Sequence[TrajectoryGroup], *, split: str, step: int) -> int:
     """Replace a file by its own rows and those of the groups."""
     last_log = last_group = -1
-    with path.open("rb") as source, replacing(path) as target, _writer(target) as writer:
+    with _opened(path) as source, replacing(path) as target, _writer(target) as writer:
         for table in _existing_tables(source, split, step):
             last_log = max(last_log, _highest(table["log_index"]))
             last_group = max(last_group, _highest(table["group_index"]))
@@ -261,9 +277,21 @@ def _in_row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(pending)
 
 
-def _writer(target: IO[bytes]) -> pq.ParquetWriter:
+@contextlib.contextmanager
+def _writer(target: IO[bytes]) -> Iterator[pq.ParquetWriter]:
+    """Let Arrow write to a new file, without Python, for whose lock each of many small writes would have to wait."""
+    try:
+        with pa.OSFile(os.fsencode(target.name), "wb") as sink, _parquet_writer(sink) as writer:
+            yield writer
+    except OSError as error:
+        if error.errno:  # in the words of the operating system, not Arrow's
+            raise OSError(error.errno, os.strerror(error.errno)) from error
+        raise
+
+
+def _parquet_writer(sink: pa.NativeFile) -> pq.ParquetWriter:
     return pq.ParquetWriter(
-        target,
+        sink,
         SCHEMA,
         compression="zstd",
         compression_level=3,

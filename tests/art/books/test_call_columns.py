@@ -3,13 +3,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from openai.types.chat.chat_completion_message_function_tool_call import (
     ChatCompletionMessageFunctionToolCall,
     Function,
 )
 
 from art.books.call_columns import CallColumns, ordinary_calls
-from art.books.plain_json import plain
+from art.books.plain_json import json_text, plain
 
 
 def call(name: Any, arguments: Any = "{}", call_id: Any = "c1") -> dict[str, Any]:
@@ -61,23 +63,33 @@ def test_odd_calls_show_what_they_have(odd: Any, shown: tuple[str | None, ...]) 
     assert tuple(second.values()) == shown
 
 
-def test_ordinary_calls_are_as_plain_makes_them() -> None:
-    """The quick way gives the same value, in the same order of keys."""
-    function = Function(name="f", arguments="{}")
-    calls = [ChatCompletionMessageFunctionToolCall(id="1", function=function, type="function")]
-
-    assert repr(ordinary_calls(calls)) == repr(plain(calls, models=True))
-
-
 def client_call(**fields: Any) -> Any:
     function = Function(name="f", arguments="{}")
     given: Any = {"id": "1", "type": "function", "function": function, **fields}
     return ChatCompletionMessageFunctionToolCall.construct(**given)
 
 
+@given(st.lists(st.tuples(st.text(), st.text(), st.text()), min_size=1, max_size=3))
+def test_ordinary_calls_are_stored_as_others_are(all_texts: list[tuple[str, str, str]]) -> None:
+    """The quick way gives the JSON and the texts of the general one, whatever characters they hold."""
+    calls = [
+        client_call(id=call_id, function=Function(name=name, arguments=arguments))
+        for call_id, name, arguments in all_texts
+    ]
+
+    assert ordinary_calls(calls) == (json_text(plain(calls, models=True)), all_texts)
+
+
 def without_id() -> Any:
     call = client_call()
     del call.id
+    return call
+
+
+def with_name_first() -> Any:
+    call = client_call()
+    del call.function.arguments
+    call.function.arguments = "{}"
     return call
 
 
@@ -96,6 +108,8 @@ def without_name() -> Any:
         client_call(function=None),
         client_call(function={"name": "f", "arguments": "{}", "note": 1}),
         client_call(function={"name": "f", "arguments": {}}),
+        client_call(id="\ud800"),
+        with_name_first(),
         without_id(),
         without_name(),
     ],

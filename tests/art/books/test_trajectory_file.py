@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -194,6 +196,32 @@ def test_rows_are_written_in_bounded_groups(path: Path, monkeypatch: pytest.Monk
     write_groups(path, [art.TrajectoryGroup([long] * 5)])
     metadata = pq.ParquetFile(path).metadata
     assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [2, 2, 1]
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="file names are UTF-8 there")
+def test_a_path_that_is_not_utf_8_is_written_and_read(tmp_path: Path) -> None:
+    """A name is what the file system says it is."""
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.parquet"))
+    round_trip(path, [group(1.0)])
+
+    assert len(round_trip(path, [group(2.0)])) == 2
+
+
+def test_no_file_is_left_open(path: Path) -> None:
+    """Neither writing, adding, nor reading a file, sound or not, keeps a descriptor of it."""
+    descriptors = Path("/dev/fd")
+    round_trip(path, [group(1.0)])
+    broken = path.with_name("broken.parquet")
+    broken.write_bytes(b"PAR1")
+    before = len(list(descriptors.iterdir()))
+    round_trip(path.with_name("new.parquet"), [group(1.0)])
+    round_trip(path, [group(2.0)])
+    with pytest.raises(LogError):
+        read_groups(broken)
+    with pytest.raises(InvalidTrajectoriesError):
+        append_groups(path, [group(1.0, metadata={"a": object()})], split="train", step=1)
+
+    assert len(list(descriptors.iterdir())) == before
 
 
 def test_exceptions_and_empty_groups_survive_in_order(path: Path) -> None:
