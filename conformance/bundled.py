@@ -35,8 +35,6 @@ def _make_memory() -> InMemoryBackend:
     return InMemoryBackend.supporting("step", "listing", "inference_name", "close")
 
 
-__all__ = ["local", "memory"]
-
 memory = Adapter(
     _make_memory,
     restart=_restart,
@@ -49,3 +47,5 @@ memory = Adapter(
         "sft": "a fake for reinforcement learning",
     },
 )
+
+__all__ = ["local", "memory"]

@@ -6,12 +6,13 @@ import dataclasses
 import importlib
 import inspect
 import sys
+import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from art.backend import Capabilities
 from art.errors import ConfigurationError
-from art_conformance.failure import SetupError, Unobservable
+from art_conformance.failure import SetupError, Unobservable, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -198,7 +199,7 @@ def load_adapter(target: str) -> Adapter:
 
 
 def _takes_a_directory(factory: Callable[..., Any]) -> bool:
-    """Whether a factory must be given, or has as its only parameter, a directory."""
+    """Whether a factory has a parameter that must be given."""
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):
@@ -208,10 +209,6 @@ def _takes_a_directory(factory: Callable[..., Any]) -> bool:
 
 
 def _where(error: BaseException) -> str:
-    """Say where an error arose, as ` (file.py, line 3)`."""
-    trace = error.__traceback__
-    if trace is None:
-        return ""
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return f" ({trace.tb_frame.f_code.co_filename.rpartition('/')[2]}, line {trace.tb_lineno})"
+    """Say where an error arose, in brackets."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({place_of(frames[-1])})" if frames else ""

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
     CheckFunction: TypeAlias = Callable[[Stage], Awaitable[None]]
 
+GUARDS_THE_FRONTEND = "it guards the frontend, not the adapter"
+"""`redundant` of a check that fails by the frontend's fault alone."""
+
+FRONTEND_AT_FAULT = "the frontend is at fault, not the adapter: please report it"
+"""`cause` of such a check."""
+
 
 @dataclass(frozen=True)
 class Check:

@@ -124,8 +124,7 @@ def _certify(options: argparse.Namespace) -> int:
 
 
 def _is_enough(report: Report, wanted: Level) -> bool:
-    levels = list(Level)
-    return report.level is not None and levels.index(report.level) >= levels.index(wanted)
+    return report.level is not None and report.level.rank >= wanted.rank
 
 
 def _chosen(names: list[str], ids: list[str]) -> list[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from traceback import FrameSummary
 
 
 class CheckFailed(Exception):  # noqa: N818 - reads as a sentence where it is raised
@@ -42,6 +45,11 @@ def expect_equal(got: Any, expected: Any, *, sent: str) -> None:
     if got != expected:
         path, ours, theirs = _first_difference(expected, got)
         raise CheckFailed(f"{path}{theirs!r}", expected=f"{path}{ours!r}", sent=sent)
+
+
+def place_of(frame: FrameSummary) -> str:
+    """Say where in the code something is: file, line and function, without the path."""
+    return f"{frame.filename.rpartition('/')[2]}, line {frame.lineno}, in {frame.name}"
 
 
 def _first_difference(expected: Any, got: Any) -> tuple[str, Any, Any]:

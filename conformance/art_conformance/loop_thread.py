@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import sys
 import threading
 import traceback
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from art_conformance.failure import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -37,7 +40,14 @@ class LoopThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        while True:
+            try:
+                self._loop.run_forever()
+                break
+            except (SystemExit, KeyboardInterrupt):  # an adapter's: its task has it too
+                continue
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
         """Run a coroutine to its end and return its result, or raise what it raises.
@@ -46,11 +56,13 @@ class LoopThread:
             HungError: It did not end in time. It was cancelled; where it did not heed that, `is_lost` is set.
         """
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        # Not the future's own timeout: an adapter may raise TimeoutError itself.
-        done = threading.Event()
-        future.add_done_callback(lambda _: done.set())
-        if done.wait(timeout_s):
-            return future.result()
+        if _ends_within(timeout_s, future):
+            try:
+                return future.result()
+            except (
+                KeyboardInterrupt
+            ) as error:  # an adapter's: a person's arrives while this thread waits
+                raise RuntimeError("KeyboardInterrupt was raised") from error
         where = self._where()
         future.cancel()
         ended = threading.Event()
@@ -69,31 +81,26 @@ class LoopThread:
             return not pending
 
         future = asyncio.run_coroutine_threadsafe(gather(), self._loop)
-        done = threading.Event()
-        future.add_done_callback(lambda _: done.set())
-        return done.wait(2 * _GRACE_S) and future.result()
+        return _ends_within(2 * _GRACE_S, future) and future.result()
 
     def _where(self) -> str:
         """Say what the loop is doing: where it blocks, or what its task waits for."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         stack = traceback.extract_stack(frame) if frame is not None else []
         if not any(entry.name == "select" for entry in stack[-2:]):
-            return f"blocking the event loop at {_place(stack)}"
+            return f"blocking the event loop at {_last_place(stack)}"
         tasks = list(asyncio.all_tasks(self._loop))
         frames = [frame for task in tasks for frame in task.get_stack()]
         places = traceback.extract_stack(frames[-1]) if frames else []
-        return f"waiting at {_place(places)}" if places else "waiting"
+        return f"waiting at {_last_place(places)}"
 
     def close(self) -> None:
-        """Stop the loop. A lost one is left behind: its thread is a daemon."""
+        """Stop the loop. One that is lost, or whose pool has work without end, is left behind in its daemon thread."""
         if self.is_lost:
             return
         self._all_tasks_ended()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_GRACE_S)
-        if not self._thread.is_alive():
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
 
     def __enter__(self) -> Self:
         return self
@@ -107,8 +114,10 @@ class LoopThread:
         self.close()
 
 
-def _place(stack: list[traceback.FrameSummary]) -> str:
-    if not stack:
-        return "an unknown place"
-    last = stack[-1]
-    return f"{last.filename.rpartition('/')[2]}, line {last.lineno}, in {last.name}"
+def _ends_within(timeout_s: float, future: concurrent.futures.Future[Any]) -> bool:
+    # Not by the future's own timeout: an adapter may raise TimeoutError itself.
+    return bool(concurrent.futures.wait([future], timeout_s).done)
+
+
+def _last_place(stack: list[traceback.FrameSummary]) -> str:
+    return place_of(stack[-1]) if stack else "an unknown place"

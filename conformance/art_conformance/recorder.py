@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import copy
 import inspect
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from art.backend import Capabilities
-from art_conformance.adapter import CAPABILITIES
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from contextlib import AbstractAsyncContextManager
 
     from art import TrainConfig, TrajectoryGroup
     from art.backend import AnyTrainableModel
 
     Stream: TypeAlias = AsyncIterator[Any]
+
+METHODS = {
+    "step": "_get_step",
+    "listing": "_list_checkpoint_steps",
+    "inference": "_prepare_backend_for_training",
+    "inference_name": "_model_inference_name",
+    "inference_health": "_inference_failure",
+    "default_base_path": "_default_base_path",
+    "register": "register",
+    "close": "close",
+    "sft": "_train_sft",
+}
+"""The method of each optional capability, by its name in `art.backend.Capabilities`."""
 
 
 @dataclass
@@ -32,7 +44,6 @@ class RecordedTrain:
         dev_config: A copy of the further options.
         events: What the backend yielded, the very objects.
         copies: A shallow copy of each event, taken when it came; None for one that is no mapping.
-        times: When each event came, by the monotonic clock.
         ended: Whether the backend's stream came to a clean end.
     """
 
@@ -41,7 +52,6 @@ class RecordedTrain:
     dev_config: dict[str, Any]
     events: list[Any] = field(default_factory=list)
     copies: list[dict[str, Any] | None] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
     ended: bool = False
 
 
@@ -94,36 +104,16 @@ class Recorder:
         await self._backend._delete_checkpoint_files(model, steps_to_keep)
 
 
-def recording(backend: Any) -> Recorder:
-    """Return a recorder with the optional capabilities that the backend has, under the name of its class."""
+def recording(backend: Any, *, hidden: Collection[str] = ()) -> Recorder:
+    """Return a recorder with the backend's optional capabilities, less the hidden ones, and its class's name."""
     present = Capabilities.of(backend)
     methods = {
         method: _relaying(method, getattr(backend, method))
         for capability, method in METHODS.items()
-        if getattr(present, capability) is not None
+        if getattr(present, capability) is not None and capability not in hidden
     }
     recorder: Recorder = type(type(backend).__name__, (Recorder,), methods)(backend)
     return recorder
-
-
-METHODS: dict[str, str] = dict(
-    zip(
-        CAPABILITIES,
-        (
-            "_get_step",
-            "_list_checkpoint_steps",
-            "_prepare_backend_for_training",
-            "_model_inference_name",
-            "_inference_failure",
-            "_default_base_path",
-            "register",
-            "close",
-            "_train_sft",
-        ),
-        strict=True,
-    )
-)
-"""The method of each optional capability, by its name in `art.backend.Capabilities`."""
 
 
 def two_methods_of(recorder: Recorder) -> Any:
@@ -149,7 +139,6 @@ def _relaying(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 async def _record(stream: Stream, record: RecordedTrain) -> AsyncIterator[Any]:
     async with _closing(stream):
         async for event in stream:
-            record.times.append(time.monotonic())
             record.events.append(event)
             record.copies.append(dict(event) if isinstance(event, Mapping) else None)
             yield event

@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from art_conformance.check import Check
 
 _COLOURS = {Level.CORE: "green", Level.INFERENCE: "green", Level.FULL: "brightgreen"}
-# What the full level asks for: whoever declines these cannot be seen into.
-_VISIBLE = ("step", "listing", "inference", "inference_name")
+_ASKED_FOR: dict[Level, frozenset[str]] = {
+    Level.CORE: frozenset(),
+    Level.INFERENCE: frozenset({"inference"}),
+    Level.FULL: frozenset({"step", "listing", "inference", "inference_name"}),
+}
+"""The optional capabilities that a level is not given without."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class Report:
     def _allows(self, level: Level, result: Result) -> bool:
         """Whether a result lets the adapter have a level."""
         check = self.checks.get(result.id)
-        if check is None or _RANK[check.level] > _RANK[level]:
+        if check is None or check.level.rank > level.rank:
             return True
         match result.verdict:
             case Verdict.XFAIL:
@@ -70,12 +74,8 @@ class Report:
             case Verdict.UNOBSERVABLE:
                 return level is not Level.FULL
             case Verdict.DECLINED:
-                return level is Level.CORE or not self._is_missed(check, level)
+                return _ASKED_FOR[level].isdisjoint(result.lacks)
         return True
-
-    def _is_missed(self, check: Check, level: Level) -> bool:
-        asked_for = _VISIBLE if level is Level.FULL else ("inference",)
-        return any(capability in asked_for for capability in check.needs)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -215,5 +215,3 @@ class Report:
 
 
 NOT_RUN = "it was not run"
-
-_RANK = {level: rank for rank, level in enumerate(Level)}

@@ -5,22 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import art
-from art.adapter_kit.advantages import is_trainable
 
 if TYPE_CHECKING:
     import random
 
-__all__ = ["choice", "is_trainable", "made_up", "odd"]
-
 _TOKENS = 64
 
 
-def choice(
-    text: str, token_ids: list[int], *, prompt_token_ids: list[int], logprob: float = -0.5
-) -> dict[str, Any]:
+def _choice(text: str, token_ids: list[int], *, prompt_token_ids: list[int]) -> dict[str, Any]:
     """Return a choice as an endpoint gives it, with all that training needs."""
     content: list[dict[str, Any]] = [
-        {"token": f"token_id:{token}", "logprob": logprob, "bytes": None, "top_logprobs": []}
+        {"token": f"token_id:{token}", "logprob": -0.5, "bytes": None, "top_logprobs": []}
         for token in token_ids
     ]
     return {
@@ -48,7 +43,7 @@ def _trajectory(random: random.Random, question: str, reward: float) -> art.Traj
     answer = [random.randrange(_TOKENS) for _ in range(3)]
     messages: list[Any] = [
         {"role": "user", "content": question},
-        choice(f"answer {answer[0]}", answer, prompt_token_ids=prompt),
+        _choice(f"answer {answer[0]}", answer, prompt_token_ids=prompt),
     ]
     return art.Trajectory(
         messages_and_choices=messages, reward=reward, metrics={"length": float(len(answer))}
@@ -67,7 +62,7 @@ def odd() -> list[art.TrajectoryGroup]:
         {"role": "user", "content": ""},
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": "1\r\n2"},
-        choice("done", [1, 2], prompt_token_ids=[3, 4, 5]),
+        _choice("done", [1, 2], prompt_token_ids=[3, 4, 5]),
     ]
     trajectories = [
         art.Trajectory(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from art.backend import Capabilities
     from art.sinks import SinkContext
-    from art_conformance.adapter import AnyModel, Probe
+    from art_conformance.adapter import AnyModel, Fault, Probe, Received
     from art_conformance.recorder import Recorder
     from art_conformance.stage import Stage
 
@@ -88,9 +88,19 @@ class Run:
         """Let the frontend ask the backend for its step once more, as it does before every train."""
         await self.model.register(self.model.backend())
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the frontend found the backend to be capable of."""
+        return self.model._capabilities
+
     async def step(self) -> int:
         """Return the step by the books."""
         return await self.model.get_step()
+
+    async def told_step(self) -> int | None:
+        """Return the step by the backend, None where it tells none."""
+        evidence = self.capabilities.step
+        return None if evidence is None else await evidence._get_step(self.model)
 
     async def checkpoints(self) -> set[int]:
         """Return the steps of the checkpoints that exist: what the probe sees, else what the backend lists.
@@ -101,7 +111,7 @@ class Run:
         try:
             return set(await self._probed("checkpoint_steps", self.model))
         except Unobservable:
-            listing = self.model._capabilities.listing
+            listing = self.capabilities.listing
             if listing is None:
                 raise
             return set(await listing._list_checkpoint_steps(self.model))
@@ -114,11 +124,11 @@ class Run:
         """Make a checkpoint vanish behind the backend's back; see `Probe.lose`."""
         await self._probed("lose", self.model, step)
 
-    async def fail_next(self, fault: str) -> None:
+    async def fail_next(self, fault: Fault) -> None:
         """Make the next call fail inside the adapter; see `Probe.fail_next`."""
         await self._probed("fail_next", fault)
 
-    async def received(self) -> list[Any]:
+    async def received(self) -> list[Received]:
         """Return the train calls as they left the adapter; see `Probe.received`."""
         return list(await self._probed("received", self.model))
 
@@ -139,11 +149,13 @@ class Run:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of history.jsonl, oldest first."""
-        path = self.directory / "history.jsonl"
-        if not path.exists():
-            return []
-        return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+        return _lines(self.directory / "history.jsonl")
 
-    def frozen(self) -> dict[str, Any]:
-        """Return the model's fields by value, to compare with later."""
-        return copy.deepcopy(self.model.safe_model_dump(exclude={"report_metrics"}))
+    def ledger(self) -> list[dict[str, Any]]:
+        """Return the lines of steps.jsonl, oldest first."""
+        return _lines(self.directory / "steps.jsonl")
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines if line.strip()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import tempfile
 import time
@@ -14,7 +15,7 @@ from art.adapter_kit.dependencies import require
 from art.backend import Capabilities
 from art.errors import ConfigurationError
 from art_conformance.checks import ALL
-from art_conformance.failure import CheckFailed, SetupError, Unobservable
+from art_conformance.failure import CheckFailed, SetupError, Unobservable, place_of
 from art_conformance.loop_thread import HungError, LoopThread
 from art_conformance.manifest import Entry, read_manifest
 from art_conformance.report import NOT_RUN, Report
@@ -111,9 +112,10 @@ class Session:
             self.results[id_] = Result(
                 id_,
                 verdict,
-                self._without_paths(reason),
+                self._repeatable(reason),
                 time.monotonic() - start,
                 is_new=entry.is_new and not self._strict_new,
+                lacks=self._lacking(id_) if verdict is Verdict.DECLINED else (),
             )
         return self.results[id_]
 
@@ -122,11 +124,16 @@ class Session:
         if check is None:
             return Verdict.ERROR, "the manifest lists it, but the suite has no such check"
         if not Path(check.run.__code__.co_filename).is_relative_to(self._home):
-            return Verdict.ERROR, f"it was replaced by one in {check.run.__code__.co_filename}"
-        for capability in check.needs:
-            if getattr(self._capabilities, capability) is None:
-                return self._absent(capability)
+            return Verdict.ERROR, f"it was replaced by one in {check.run.__module__}"
+        lacking = self._lacking(id_)
+        if lacking:
+            return self._absent(lacking[0])
         return self._expected_to_fail(check, *self._run(check))
+
+    def _lacking(self, id_: str) -> tuple[str, ...]:
+        """Return the capabilities that a check needs and the backend has not."""
+        needs = self._checks[id_].needs
+        return tuple(name for name in needs if getattr(self._capabilities, name) is None)
 
     def _absent(self, capability: str) -> tuple[Verdict, str]:
         reason = self.adapter.declined(capability)
@@ -146,9 +153,7 @@ class Session:
         )
 
     def _run(self, check: Check) -> tuple[Verdict, str]:
-        self._log.records = []
-        self.stage.begin(check.id)
-        self.stage.logged = self._log.records
+        self.stage.logged = self._log.records = []
         timeout_s = self.adapter.timeout_s + (5 * self.profile.budget_s if check.is_long else 0.0)
         try:
             self._loop.run(check.run(self.stage), timeout_s)  # type: ignore[arg-type]
@@ -172,9 +177,9 @@ class Session:
         except Exception:  # noqa: BLE001 - what cannot be closed is left behind; the check on closing tells it
             self.stage.abandon()
 
-    def _without_paths(self, text: str) -> str:
-        """Leave out what differs from run to run."""
-        return text.replace(str(self._directory), "<workspace>")
+    def _repeatable(self, text: str) -> str:
+        """Leave out what differs from run to run: the run's directory, and addresses in memory."""
+        return re.sub(r" at 0x[0-9a-fA-F]+", "", text.replace(str(self._directory), "<workspace>"))
 
     # --- the end
 
@@ -237,6 +242,5 @@ def _verdict_of(error: BaseException) -> tuple[Verdict, str]:
             return Verdict.FAIL, f"got:      {error}"
     if type(error).__name__ in _SKIPS:
         return Verdict.ERROR, f"skipping is no verdict ({error}); decline the capability instead"
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"{place.filename.rpartition('/')[2]}, line {place.lineno}, in {place.name}"
+    where = place_of(traceback.extract_tb(error.__traceback__)[-1])
     return Verdict.FAIL, f"got:      {type(error).__name__}: {error} ({where})"

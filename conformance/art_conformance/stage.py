@@ -11,10 +11,13 @@ import asyncio
 import copy
 import inspect
 import itertools
+import logging
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import art
+from art.adapter_kit.advantages import is_trainable
 from art.backend import Capabilities
 from art_conformance import rollouts
 from art_conformance.adapter import Probe
@@ -23,12 +26,13 @@ from art_conformance.recorder import recording, two_methods_of
 from art_conformance.run import RecordingSink, Run
 
 if TYPE_CHECKING:
-    import logging
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from art_conformance.adapter import Adapter, AnyModel
     from art_conformance.profile import Profile
+
+T = TypeVar("T")
 
 _CLOSE_S = 30.0
 
@@ -44,7 +48,6 @@ class Stage:
         target: What `load_adapter` makes the same adapter of in another process, where that is known.
 
     Attributes:
-        random: Chooses for the present check, by the seed and the check's id.
         logged: The log records of the present check, of all loggers.
     """
 
@@ -58,7 +61,6 @@ class Stage:
         target: str | None = None,
     ) -> None:
         self.adapter, self.profile, self.seed, self.target = adapter, profile, seed, target
-        self.random = random.Random(seed)
         self.logged: list[logging.LogRecord] = []
         self._directory = directory
         self._generations = itertools.count()
@@ -73,10 +75,13 @@ class Stage:
         self.workspace = self._directory / str(next(self._generations))
         self.workspace.mkdir(parents=True)
 
-    def begin(self, check_id: str) -> None:
-        """Start a check."""
-        self.random = random.Random(f"{self.seed} {check_id}")
-        self.logged = []
+    def warnings(self) -> list[str]:
+        """Return what the frontend has warned of during the present check."""
+        return [
+            record.getMessage()
+            for record in self.logged
+            if record.levelno >= logging.WARNING and record.name.startswith("art.")
+        ]
 
     # --- backends
 
@@ -154,7 +159,6 @@ class Stage:
         *,
         project: str = "conformance",
         backend: Any = None,
-        books: str = "books",
         only_two_methods: bool = False,
     ) -> Run:
         """Register a model and return its run.
@@ -163,11 +167,10 @@ class Stage:
             name: The model's name; one that none had before, where none is given.
             project: The model's project.
             backend: Another backend than the shared one.
-            books: Name of the directory that is the model's base path.
             only_two_methods: Hide all that the backend can do beyond the two methods.
         """
         backend = self.backend if backend is None else backend
-        model, recorder = self.model(name, project=project, books=books), recording(backend)
+        model, recorder = self.model(name, project=project), recording(backend)
         registered = two_methods_of(recorder) if only_two_methods else recorder
         await model.register(registered)
         sink: Any = (model.report_metrics or [None])[0]
@@ -196,20 +199,28 @@ class Stage:
             groups = list(await made if inspect.isawaitable(made) else made)
         except Exception as error:
             raise SetupError(f"make_groups raised {type(error).__name__}: {error}") from error
-        if not any(map(rollouts.is_trainable, groups)):
+        if not any(map(is_trainable, groups)):
             raise SetupError(
                 "make_groups returned no group that can be trained: at least two different rewards are needed"
             )
         return groups
 
 
+def once_a_stage(look: Callable[[Stage], Awaitable[T]]) -> Callable[[Stage], Awaitable[T]]:
+    """Let checks share what was seen: a real backend may need long for it. A failure is not kept."""
+    seen: WeakKeyDictionary[Stage, T] = WeakKeyDictionary()
+
+    async def shared(stage: Stage) -> T:
+        if stage not in seen:
+            seen[stage] = await look(stage)
+        return seen[stage]
+
+    return shared
+
+
 async def close_backend(backend: Any) -> None:
     """Close a backend that can be closed, within a bounded time."""
     close = Capabilities.of(backend).close
     if close is not None:
-        await _within(_CLOSE_S, close.close())
-
-
-async def _within(seconds: float, call: Awaitable[None]) -> None:
-    async with asyncio.timeout(seconds):
-        await call
+        async with asyncio.timeout(_CLOSE_S):
+            await close.close()

@@ -33,6 +33,11 @@ class Level(StrEnum):
     FULL = "full"
     """Also what only a listing of checkpoints, a step, or a probe can show."""
 
+    @property
+    def rank(self) -> int:
+        """Its place among the levels, the least one first."""
+        return list(Level).index(self)
+
 
 @dataclass(frozen=True)
 class Result:
@@ -44,6 +49,7 @@ class Result:
         reason: Why; empty where it passed.
         seconds: How long it took.
         is_new: It is new in this version of the suite: a failure only warns.
+        lacks: The capabilities without which it was declined.
     """
 
     id: str
@@ -51,6 +57,7 @@ class Result:
     reason: str = ""
     seconds: float = 0.0
     is_new: bool = False
+    lacks: tuple[str, ...] = ()
 
     @property
     def is_broken(self) -> bool:

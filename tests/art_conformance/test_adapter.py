@@ -53,7 +53,7 @@ def test_a_module_that_fails_is_told_with_its_line(
     (tmp_path / "fails_at_import.py").write_text("\n\nraise KeyError('gone')\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(
-        ConfigurationError, match=r"KeyError: 'gone' \(fails_at_import.py, line 3\)"
+        ConfigurationError, match=r"KeyError: 'gone' \(fails_at_import.py, line 3, in <module>\)"
     ):
         load_adapter("fails_at_import:adapter")
 
@@ -95,5 +95,7 @@ def test_a_factory_is_given_a_directory_where_it_takes_one(tmp_path: Path) -> No
 
 def test_a_factory_that_fails_is_told_with_its_line(tmp_path: Path) -> None:
     """Where a factory raises, the message names error, file and line."""
-    with pytest.raises(SetupError, match=r"ValueError: set TOY_API_KEY \(backends.py, line \d+\)"):
+    with pytest.raises(
+        SetupError, match=r"ValueError: set TOY_API_KEY \(backends.py, line \d+, in __init__\)"
+    ):
         Adapter(backends.NeedsAKey).new_backend(tmp_path)

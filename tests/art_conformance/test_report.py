@@ -37,7 +37,10 @@ def report(**verdicts: Verdict) -> Report:
     """Return a report in which all pass but those named (CORE_01=Verdict.FAIL)."""
     given = {name.replace("_", "-"): verdict for name, verdict in verdicts.items()}
     results = [
-        Result(id_, given.get(id_, Verdict.PASS), "why" if id_ in given else "") for id_ in CHECKS
+        Result(id_, given[id_], "why", lacks=CHECKS[id_].needs)
+        if id_ in given
+        else Result(id_, Verdict.PASS)
+        for id_ in CHECKS
     ]
     return Report("mine:adapter", "Mine", seed=7, profile="quick", results=results, checks=CHECKS)
 
@@ -65,6 +68,16 @@ def test_the_level_is_what_the_verdicts_allow(
 ) -> None:
     """A failure allows no level; what is known to fail, declined or unseen only those that can do without it."""
     assert report(**verdicts).level == level
+
+
+def test_a_capability_that_no_level_asks_for_costs_none() -> None:
+    """A check that is declined for such a capability is no loss, though it needs one that is asked for as well."""
+    check = make_check(
+        rule, "INF-02", level=Level.INFERENCE, needs=("inference", "inference_health")
+    )
+    results = [Result("INF-02", Verdict.DECLINED, "why", lacks=("inference_health",))]
+    told = Report("a:b", "B", seed=0, profile="quick", results=results, checks={"INF-02": check})
+    assert told.level is Level.FULL
 
 
 def test_a_report_without_results_certifies_nothing() -> None:

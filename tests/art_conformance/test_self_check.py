@@ -14,12 +14,10 @@ if TYPE_CHECKING:
     from art_conformance.mutants import Mutant
 
 
-@mutant(killed_by=("SHAPE-01",))
 class Harmless(ReferenceBackend):
     """Nothing is wrong with it."""
 
 
-@mutant(killed_by=("YIELD-02",))
 class UsesAReservedName(ReferenceBackend):
     """A metric has a name of the frontend."""
 
@@ -28,18 +26,22 @@ class UsesAReservedName(ReferenceBackend):
             yield {**event, "reward": 1.0}
 
 
+HARMLESS = mutant(killed_by=("SHAPE-01",))(Harmless)
+USES_A_RESERVED_NAME = mutant(killed_by=("YIELD-02",))(UsesAReservedName)
+
+
 def test_a_mutant_that_a_check_misses_has_survived() -> None:
     """A mutant is killed by a check that fails for it, and survives one that does not."""
-    assert try_mutant(UsesAReservedName).failed == ["YIELD-02"]
-    assert try_mutant(UsesAReservedName).survived == []
-    assert try_mutant(Harmless).survived == ["SHAPE-01"]
+    assert try_mutant(USES_A_RESERVED_NAME).failed == ["YIELD-02"]
+    assert try_mutant(USES_A_RESERVED_NAME).survived == []
+    assert try_mutant(HARMLESS).survived == ["SHAPE-01"]
 
 
 @pytest.mark.parametrize(
     ("mutants", "status", "told"),
     [
-        ((UsesAReservedName,), 0, "1 of 1 mutants killed; the suite holds"),
-        ((UsesAReservedName, Harmless), 1, "SURVIVED Harmless: SHAPE-01 did not fail"),
+        ((USES_A_RESERVED_NAME,), 0, "1 of 1 mutants killed; the suite holds"),
+        ((USES_A_RESERVED_NAME, HARMLESS), 1, "SURVIVED Harmless: SHAPE-01 did not fail"),
     ],
 )
 def test_the_self_check_fails_where_a_mutant_survives(

@@ -187,6 +187,40 @@ def test_a_check_that_swallows_cancellation_is_left_behind(monkeypatch: pytest.M
         assert opened.run("OWN-02").verdict is Verdict.PASS
 
 
+def test_an_adapter_that_ends_the_program_fails_and_the_next_check_is_run() -> None:
+    """SystemExit out of a check is a FAIL, and neither ends the suite nor its event loop."""
+
+    async def exits(stage: Stage) -> None:
+        raise SystemExit(3)
+
+    checks = make_check(exits, "OWN-01"), make_check(holds, "OWN-02")
+    with session(Adapter(TwoMethods, timeout_s=5), *checks) as opened:
+        assert "SystemExit: 3" in opened.run("OWN-01").reason
+        assert opened.run("OWN-02").verdict is Verdict.PASS
+
+
+def test_work_without_end_in_a_thread_does_not_hold_up_the_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread of the event loop's pool that an adapter blocks is left behind when the session is closed."""
+    monkeypatch.setattr("art_conformance.loop_thread._GRACE_S", 0.2)
+    released, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        released.wait(10)
+        ended.set()
+
+    async def blocks_a_thread(stage: Stage) -> None:
+        await asyncio.to_thread(work)
+
+    with session(Adapter(TwoMethods, timeout_s=0.3), make_check(blocks_a_thread)) as opened:
+        assert opened.run("OWN-01").verdict is Verdict.FAIL
+    was_held_up = ended.is_set()
+    released.set()
+    assert not was_held_up
+    assert not opened.stage.workspace.exists()
+
+
 def test_a_failed_check_ends_the_life_of_the_shared_backend() -> None:
     """After a failure the next check gets a new backend and new directories; after a pass the same."""
     seen: list[Any] = []
@@ -263,13 +297,13 @@ def test_a_factory_that_cannot_work_is_told_before_any_check() -> None:
         session(Adapter(NeedsAKey), make_check(holds))
 
 
-def test_reasons_hold_no_path_of_this_run() -> None:
-    """The directory of a run, which differs every time, is left out of reasons."""
+def test_reasons_are_the_same_in_every_run() -> None:
+    """The directory of a run and addresses in memory, which differ every time, are left out of reasons."""
 
     async def tells(stage: Stage) -> None:
-        raise Unobservable(f"nothing in {stage.workspace}")
+        raise Unobservable(f"nothing in {stage.workspace} by {object()}")
 
-    assert result_of(two_methods, tells).reason == "nothing in <workspace>/0"
+    assert result_of(two_methods, tells).reason == "nothing in <workspace>/0 by <object object>"
 
 
 async def _nothing(stage: Stage) -> None:

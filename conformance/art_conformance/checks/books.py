@@ -7,8 +7,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import art
-from art_conformance import rollouts
-from art_conformance.check import check
+from art.adapter_kit.advantages import is_trainable
+from art_conformance.check import FRONTEND_AT_FAULT, GUARDS_THE_FRONTEND, check
 from art_conformance.failure import expect, expect_equal
 from art_conformance.instruments.differential import (
     SENT,
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from art_conformance.stage import Stage
-
-_FRONTEND = "guards the frontend: no adapter can break it"
-_NOT_THE_ADAPTER = "the frontend is at fault, not the adapter: please report it"
 
 
 @check(
@@ -78,7 +75,7 @@ async def results_and_state_are_the_same(stage: Stage) -> None:
     expect_equal(both.adapter.documents, both.reference.documents, sent=SENT)
 
 
-@check("LOG-06", clause="steps", cause=_NOT_THE_ADAPTER, redundant=_FRONTEND)
+@check("LOG-06", clause="steps", cause=FRONTEND_AT_FAULT, redundant=GUARDS_THE_FRONTEND)
 async def log_asks_the_backend_nothing(stage: Stage) -> None:
     """`log()` calls no method of the backend: before registration, before the first train, and later."""
     both = await plays(stage)
@@ -103,7 +100,7 @@ async def what_was_logged_before_register_stays(stage: Stage) -> None:
 
 @check("LOG-08", clause="books", cause="the adapter logs the rollouts itself")
 async def rollouts_read_back_equal(stage: Stage) -> None:
-    """What was trained on reads back equal, once."""
+    """The rollouts that were trained on read back equal, and are there once."""
     run = await stage.run()
     step, groups = await run.step(), await run.groups()
     sent = "model.train(groups), then art.load_trajectories(model's directory)"
@@ -134,7 +131,7 @@ async def a_second_play_gives_the_same(stage: Stage) -> None:
     _expect_same_rows(second.ledger, first.ledger, twice, sent=sent)
 
 
-@check("LOG-10", clause="sinks", cause=_NOT_THE_ADAPTER, redundant=_FRONTEND)
+@check("LOG-10", clause="sinks", cause=FRONTEND_AT_FAULT, redundant=GUARDS_THE_FRONTEND)
 async def a_bad_sink_never_reaches_training(stage: Stage) -> None:
     """A metric sink that raises, and one that hangs, neither fail nor hold up a train."""
     run = await stage.run()
@@ -167,7 +164,7 @@ async def the_training_row_is_reckoned_from_the_events(stage: Stage) -> None:
     expected = {
         **_reckoned(events),
         "num_groups_submitted": float(len(groups)),
-        "num_groups_trainable": float(sum(map(rollouts.is_trainable, groups))),
+        "num_groups_trainable": float(sum(map(is_trainable, groups))),
         "learning_rate": 3e-4,
     }
     row = run.rows()[-1]

@@ -1,4 +1,4 @@
-"""CONC: the end of a backend, and what it leaves behind."""
+"""CONC, continued: the end of a backend, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from art.backend import Capabilities
 from art.errors import ArtError
 from art_conformance.check import check
 from art_conformance.failure import expect, expect_equal
@@ -45,10 +44,8 @@ async def nothing_is_left_after_the_end(stage: Stage) -> None:
     cause="a train waits for what close() has ended, or a second close() meets what the first took away",
 )
 async def close_can_come_at_any_time(stage: Stage) -> None:
-    """close() can be repeated, and come while a model trains: that train then ends, well or with an error."""
+    """close() can be called again, and while a model trains: that train then ends, well or with an error."""
     backend = stage.new_backend("closed-while-training")
-    close = Capabilities.of(backend).close
-    assert close is not None
     deadline_s = min(_DEADLINE_S, stage.adapter.timeout_s / 2)
     run = await stage.new_run(backend=backend)
     is_training = asyncio.Event()
@@ -66,11 +63,11 @@ async def close_can_come_at_any_time(stage: Stage) -> None:
         try:
             await is_training.wait()
             async with asyncio.timeout(deadline_s):
-                await asyncio.gather(close.close(), close.close())
+                await asyncio.gather(backend.close(), backend.close())
             await asyncio.wait([task], timeout=deadline_s)
             sent = "close(), twice, after the first event of a train"
             expect(task.done(), got="the train goes on", expected="its end", sent=sent)
-            await close.close()
+            await backend.close()
         finally:
             task.cancel()
             await asyncio.wait([task], timeout=1.0)

@@ -1,4 +1,4 @@
-"""CONC: several trains and several event loops at once, and an event loop that is not held up."""
+"""CONC, continued: several trains and several event loops at once, and an event loop that is not held up."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import threading
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from art_conformance.check import check
+from art.adapter_kit.advantages import is_trainable
+from art_conformance.check import FRONTEND_AT_FAULT, GUARDS_THE_FRONTEND, check
 from art_conformance.checks.multi import twin
 from art_conformance.failure import expect, expect_equal
 from art_conformance.instruments.streams import interfering
 from art_conformance.instruments.ticker import Ticker
-from art_conformance.rollouts import is_trainable
 from art_conformance.verdict import Level
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ async def _in_a_thread(work: Callable[[], Any]) -> Any:
 @check(
     "CONC-11",
     clause="steps",
-    cause="none",
-    redundant="guards the frontend: no adapter can break it",
+    cause=FRONTEND_AT_FAULT,
+    redundant=GUARDS_THE_FRONTEND,
 )
 async def trains_of_one_model_queue_up(stage: Stage) -> None:
     """Two trains of one model at the same time make N+1 and N+2; the backend never has two streams of it."""
@@ -157,7 +157,7 @@ async def trains_of_one_model_queue_up(stage: Stage) -> None:
     cause="what is to be sent for a train is kept on the backend, and another train writes over it",
 )
 async def batches_of_two_models_are_not_mixed(stage: Stage) -> None:
-    """Of two models that train at the same time each is trained on its own batch, with its own learning rate."""
+    """Two models that train at the same time are each trained on their own batch, with their own learning rate."""
     runs = await stage.run(), await twin(stage)
     batches = [await _one_group(runs[0]), await runs[1].groups()]
     rates = [1e-4, 3e-4]

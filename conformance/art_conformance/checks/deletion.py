@@ -7,9 +7,9 @@ import shutil
 from typing import TYPE_CHECKING
 
 import art
-from art.backend import Capabilities
 from art_conformance.check import check
 from art_conformance.failure import Unobservable, expect, expect_equal
+from art_conformance.instruments.faults import failure_of
 from art_conformance.instruments.snapshot import books_of, changes, files_under
 from art_conformance.verdict import Level
 
@@ -42,18 +42,14 @@ async def made(run: Run, count: int) -> list[int]:
         return [(await run.train()).step for _ in range(count)]
 
 
-async def error_of(run: Run, kept: list[int]) -> Exception | None:
+async def _failed_deletion(run: Run, kept: list[int]) -> BaseException | None:
     """Ask the backend itself to delete all but some steps, and return what that raises, of whatever type."""
-    try:
-        await run.backend._delete_checkpoint_files(run.model, kept)
-    except Exception as error:  # noqa: BLE001 - the type is left to the adapter
-        return error
-    return None
+    return await failure_of(run.backend._delete_checkpoint_files(run.model, kept))
 
 
-async def delete(run: Run, kept: list[int], *, sent: str) -> None:
+async def _delete(run: Run, kept: list[int], *, sent: str) -> None:
     """Ask the backend itself to delete all but some steps; that must not raise."""
-    error = await error_of(run, kept)
+    error = await _failed_deletion(run, kept)
     got = f"{type(error).__name__}: {error}"
     expect(error is None, got=got, expected="no error", sent=sent)
 
@@ -65,7 +61,7 @@ async def exactly_the_kept_steps_survive(stage: Stage) -> None:
     steps = await existing(run, 4)
     kept = [steps[-1], steps[-3]]
     sent = "_delete_checkpoint_files(model, [the latest, the last but two]), of four checkpoints or more"
-    await delete(run, kept, sent=sent)
+    await _delete(run, kept, sent=sent)
     expect_equal(sorted(await run.checkpoints()), sorted(kept), sent=sent)
 
 
@@ -75,7 +71,7 @@ async def any_list_of_steps_will_do(stage: Stage) -> None:
     run = await stage.run()
     latest = (await made(run, 2))[-1]
     kept = [latest + _UNKNOWN, latest, latest - 1, latest]
-    await delete(run, kept, sent="_delete_checkpoint_files(model, [N+7, N, N-1, N]) at step N")
+    await _delete(run, kept, sent="_delete_checkpoint_files(model, [N+7, N, N-1, N]) at step N")
 
 
 @check("DEL-03", clause="D2", cause="all checkpoints but those of an empty list are deleted")
@@ -84,7 +80,7 @@ async def an_empty_list_raises(stage: Stage) -> None:
     run = await stage.run()
     await made(run, 2)
     sent = "_delete_checkpoint_files(model, [])"
-    expect(await error_of(run, []), got="a return", expected="an error", sent=sent)
+    expect(await _failed_deletion(run, []), got="a return", expected="an error", sent=sent)
 
 
 @check("DEL-04", clause="D2", cause="a step that is deleted already is taken for an error")
@@ -93,7 +89,9 @@ async def a_deletion_can_be_repeated(stage: Stage) -> None:
     run = await stage.run()
     latest = (await made(run, 2))[-1]
     for which in ("the first time", "the second time"):
-        await delete(run, [latest], sent=f"_delete_checkpoint_files(model, [N]) at step N, {which}")
+        await _delete(
+            run, [latest], sent=f"_delete_checkpoint_files(model, [N]) at step N, {which}"
+        )
 
 
 @check(
@@ -112,7 +110,7 @@ async def others_keep_their_checkpoints(stage: Stage) -> None:
     }
     before = {whose: set(await existing(other, 1)) for whose, other in others.items()}
     sent = "_delete_checkpoint_files(model, [the latest])"
-    await delete(run, [latest], sent=sent)
+    await _delete(run, [latest], sent=sent)
     for whose, other in others.items():
         expect_equal(await other.checkpoints(), before[whose], sent=f"{sent}; those of {whose}")
 
@@ -122,13 +120,13 @@ async def deletion_before_any_train(stage: Stage) -> None:
     """Before any train a deletion is harmless, and the first train makes step 1."""
     run = await stage.new_run()
     sent = "_delete_checkpoint_files(model, [0]) after register"
-    await delete(run, [0], sent=sent)
+    await _delete(run, [0], sent=sent)
     expect_equal((await run.train()).step, 1, sent=f"{sent}, then the first train")
 
 
 @check("DEL-07", clause="D3", cause="every directory that int() can read the name of is deleted")
 async def only_step_directories_are_touched(stage: Stage) -> None:
-    """Symlinks are not followed, and names that are no plain step number are left alone.
+    """Symlinks are not followed, and names that are not a plain step number are left alone.
 
     In `checkpoints/` there are a symlink that is named like a step and leads to a directory elsewhere, the
     directories `notes`, `0007.bak`, `1_0` and `-1`, and a file, `read.me`. Whether the symlink itself stays is
@@ -140,7 +138,7 @@ async def only_step_directories_are_touched(stage: Stage) -> None:
     with _strangers(checkpoints, f"{latest + _UNKNOWN:04d}", elsewhere):
         before = _files_of_strangers(checkpoints, elsewhere)
         sent = "_delete_checkpoint_files(model, [the latest]) with strange names in checkpoints/"
-        await delete(run, [latest], sent=sent)
+        await _delete(run, [latest], sent=sent)
         lost = changes(before, _files_of_strangers(checkpoints, elsewhere))
         expect(not lost, got=f"gone or changed: {lost}", expected="all as it was", sent=sent)
 
@@ -172,7 +170,7 @@ def _files_of_strangers(checkpoints: Path, elsewhere: Path) -> dict[str, str]:
 
 @check("DEL-08", clause="D4", level=Level.FULL, cause="a directory that is missing raises")
 async def already_gone_is_success(stage: Stage) -> None:
-    """A checkpoint that is gone already is no failure, and the others are deleted all the same.
+    """A checkpoint that is already gone is no failure, and the others are still deleted.
 
     The directory of one under `checkpoints/` is removed behind the backend's back.
     """
@@ -186,7 +184,7 @@ async def already_gone_is_success(stage: Stage) -> None:
     sent = (
         "one checkpoint removed behind its back; then _delete_checkpoint_files(model, [the latest])"
     )
-    await delete(run, [steps[-1]], sent=sent)
+    await _delete(run, [steps[-1]], sent=sent)
     expect_equal(await run.checkpoints(), {steps[-1]}, sent=sent)
 
 
@@ -212,7 +210,7 @@ async def a_failure_does_not_stop_the_rest(stage: Stage) -> None:
     latest = (await existing(run, 4))[-1]
     await run.fail_next("delete")
     sent = "_delete_checkpoint_files(model, [N]), while one of three or more deletions fails"
-    expect(await error_of(run, [latest]), got="no error", expected="an error", sent=sent)
+    expect(await _failed_deletion(run, [latest]), got="no error", expected="an error", sent=sent)
     left = await run.checkpoints()
     expect(latest in left, got="the latest is gone", expected="the latest survives", sent=sent)
     expect(
@@ -221,7 +219,7 @@ async def a_failure_does_not_stop_the_rest(stage: Stage) -> None:
         expected="at most the one that failed",
         sent=sent,
     )
-    await delete(run, [latest], sent=f"{sent}; then the same again")
+    await _delete(run, [latest], sent=f"{sent}; then the same again")
     expect_equal(await run.checkpoints(), {latest}, sent=f"{sent}; then the same again")
 
 
@@ -231,7 +229,7 @@ async def the_latest_can_be_trained_on(stage: Stage) -> None:
     run = await stage.run()
     latest = (await made(run, 2))[-1]
     sent = "_delete_checkpoint_files(model, [N]) at step N, then a train"
-    await delete(run, [latest], sent=sent)
+    await _delete(run, [latest], sent=sent)
     expect_equal((await run.train()).step - latest, 1, sent=f"{sent}; steps that it advanced")
 
 
@@ -246,7 +244,7 @@ async def books_stay_as_they_are(stage: Stage) -> None:
     latest = (await made(run, 2))[-1]
     before = books_of(run.directory)
     sent = "_delete_checkpoint_files(model, [the latest])"
-    await delete(run, [latest], sent=sent)
+    await _delete(run, [latest], sent=sent)
     changed = changes(before, books_of(run.directory))
     expect(not changed, got=f"changed: {changed}", expected="no file changed", sent=sent)
 
@@ -262,12 +260,11 @@ async def doomed_steps_leave_the_listing(stage: Stage) -> None:
     """When a deletion returns, the listing has the kept steps alone."""
     run = await stage.run()
     latest = (await existing(run, 3))[-1]
-    listing = Capabilities.of(run.backend).listing
-    assert listing is not None
-    await listing._list_checkpoint_steps(run.model)
+    listing = run.backend._list_checkpoint_steps
+    await listing(run.model)
     sent = "a listing before and after _delete_checkpoint_files(model, [the latest])"
-    await delete(run, [latest], sent=sent)
-    expect_equal(await listing._list_checkpoint_steps(run.model), [latest], sent=sent)
+    await _delete(run, [latest], sent=sent)
+    expect_equal(await listing(run.model), [latest], sent=sent)
 
 
 @check(
@@ -300,18 +297,15 @@ async def steps_beyond_9999_are_numbers(stage: Stage) -> None:
 
 
 async def _expect_in_order(run: Run, latest: int) -> None:
-    present = Capabilities.of(run.backend)
-    assert present.listing is not None
-    listed = await present.listing._list_checkpoint_steps(run.model)
+    listed = await run.backend._list_checkpoint_steps(run.model)
     if not {9999, 10000} & set(listed):
         return  # it does not take a copy for a checkpoint: its numbers are kept elsewhere
     sent = "a listing, with checkpoints 9999 and 10000"
     expect_equal(listed[-2:], [9999, 10000], sent=sent)
-    if present.step is not None:
-        newest = await present.step._get_step(run.model)
-        expect_equal(newest, 10000, sent="_get_step, with the same")
-    await delete(run, [10000, 9999, latest], sent="a deletion that keeps 9999 and 10000")
-    listed = await present.listing._list_checkpoint_steps(run.model)
+    newest = await run.told_step()
+    expect(newest in {None, 10000}, got=newest, expected="10000", sent="_get_step, with the same")
+    await _delete(run, [10000, 9999, latest], sent="a deletion that keeps 9999 and 10000")
+    listed = await run.backend._list_checkpoint_steps(run.model)
     expect_equal(listed, [latest, 9999, 10000], sent=f"{sent}, after a deletion that keeps both")
 
 
@@ -324,7 +318,7 @@ async def order_and_duplicates_do_not_matter(stage: Stage) -> None:
     steps = await existing(run, 4)
     first, last = steps[-3], steps[-1]
     sent = "_delete_checkpoint_files(model, [unknown, last, first, first])"
-    await delete(run, [last + _UNKNOWN, last, first, first], sent=sent)
+    await _delete(run, [last + _UNKNOWN, last, first, first], sent=sent)
     expect_equal(sorted(await run.checkpoints()), [first, last], sent=sent)
 
 
@@ -335,7 +329,7 @@ async def an_empty_list_deletes_nothing(stage: Stage) -> None:
     """An empty `steps_to_keep` deletes nothing."""
     run = await stage.run()
     steps = await existing(run, 2)
-    await error_of(run, [])
+    await _failed_deletion(run, [])
     expect_equal(sorted(await run.checkpoints()), steps, sent="_delete_checkpoint_files(model, [])")
 
 
@@ -346,5 +340,5 @@ async def repeating_deletes_no_more(stage: Stage) -> None:
     kept = (await existing(run, 4))[-2:]
     for which in ("the first time", "the second time"):
         sent = f"_delete_checkpoint_files(model, [N-1, N]) at step N, {which}"
-        await delete(run, kept, sent=sent)
+        await _delete(run, kept, sent=sent)
         expect_equal(sorted(await run.checkpoints()), kept, sent=sent)

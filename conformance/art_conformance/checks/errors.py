@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import art
-from art.backend import Capabilities
 from art.errors import UnsupportedByBackend
-from art_conformance.check import check
+from art_conformance.check import FRONTEND_AT_FAULT, GUARDS_THE_FRONTEND, check
 from art_conformance.failure import CheckFailed, expect, expect_equal
 from art_conformance.instruments.faults import (
     Injected,
@@ -23,11 +22,10 @@ from art_conformance.verdict import Level
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from art_conformance.adapter import Fault
     from art_conformance.run import Run
     from art_conformance.stage import Stage
 
-_FRONTEND = "guards the frontend: no adapter can break it"
-_NOT_THE_ADAPTER = "the frontend is at fault, not the adapter: please report it"
 _OWN_FAILURE = "the adapter swallows its error, or commits before it has trained"
 
 
@@ -63,7 +61,7 @@ async def no_step_is_numbered_twice_after_a_commit(stage: Stage) -> None:
     run = await stage.run()
     step = await run.step()
     sent = await _broken_train(run, after_the_last_event)
-    can_tell = Capabilities.of(run.recorder).step is not None
+    can_tell = run.capabilities.step is not None
     await _expect_next_train(run, step + 2 if can_tell else step + 1, sent)
     trained = [row["step"] for row in run.rows() if "train/num_groups_submitted" in row]
     expect_equal(trained, sorted(set(trained)), sent=sent)
@@ -109,7 +107,7 @@ async def no_secret_is_told(stage: Stage) -> None:
 
 @check("ERR-08", clause="errors", level=Level.FULL, cause="an error is raised without a message")
 async def a_failure_has_a_message(stage: Stage) -> None:
-    """What a failing train raises is an `Exception` with a message."""
+    """A train that fails raises an `Exception` with a message."""
     run = await stage.run()
     await run.fail_next("train_middle")
     error = await failure_of(run.train())
@@ -119,7 +117,7 @@ async def a_failure_has_a_message(stage: Stage) -> None:
     expect(str(error).strip(), got=f"{kind} without a message", expected="a message", sent=sent)
 
 
-@check("ERR-09", clause="capabilities", cause=_NOT_THE_ADAPTER, redundant=_FRONTEND)
+@check("ERR-09", clause="capabilities", cause=FRONTEND_AT_FAULT, redundant=GUARDS_THE_FRONTEND)
 async def what_is_missing_is_told(stage: Stage) -> None:
     """`model.train_sft` with a backend that cannot do it raises UnsupportedByBackend, and the step stays."""
     run = await stage.new_run(only_two_methods=True)
@@ -131,12 +129,13 @@ async def what_is_missing_is_told(stage: Stage) -> None:
     expect_equal(await run.step(), 0, sent=sent)
 
 
-@check("ERR-10", clause="T5", level=Level.FULL, cause="a message quotes the request")
+@check("ERR-10", clause="errors", level=Level.FULL, cause="a message quotes the request")
 async def no_secret_is_told_by_a_failure(stage: Stage) -> None:
     """The adapter's own failures tell neither an API key nor the text of a prompt."""
     run = await stage.run()
     told: list[str] = []
-    for fault in ("train_start", "train_middle", "train_commit"):
+    faults: tuple[Fault, ...] = ("train_start", "train_middle", "train_commit")
+    for fault in faults:
         await run.fail_next(fault)
         told += await told_secrets(run, [run.train])
     expect_equal(told, [], sent="model.train(groups), while the adapter was made to fail")
@@ -180,7 +179,7 @@ async def fine_tuning_makes_a_step(stage: Stage) -> None:
     "ERR-13", clause="T5", level=Level.FULL, cause="the weights of a failed train stay in memory"
 )
 async def a_failed_train_leaves_no_trace(stage: Stage) -> None:
-    """The train after a failed one starts from checkpoint N: with a learning rate of 0.0 it ends with its very weights."""
+    """The train after a failed one starts from checkpoint N: with a learning rate of 0.0 it ends with the weights of N."""
     run = await stage.run()
     # Checkpoint 0 may be the base model, without files of its own.
     step = await run.step() or (await run.train()).step
@@ -209,8 +208,8 @@ async def _broken_train(run: Run, fault: Callable[[Any], Any]) -> str:
 
 async def _settled_step(run: Run) -> int:
     """Return the step that the next train goes on from: the backend's, where it can tell it, else that of the books."""
-    evidence = Capabilities.of(run.recorder).step
-    return await run.step() if evidence is None else await evidence._get_step(run.model)
+    told = await run.told_step()
+    return await run.step() if told is None else told
 
 
 async def _expect_next_train(run: Run, target: int, sent: str) -> None:
@@ -225,7 +224,7 @@ async def _expect_next_train(run: Run, target: int, sent: str) -> None:
     expect_equal(result.step, target, sent=sent)
 
 
-async def _expect_a_clean_failure(stage: Stage, fault: str) -> None:
+async def _expect_a_clean_failure(stage: Stage, fault: Fault) -> None:
     run = await stage.run()
     step = await run.step()
     await run.checkpoints()  # else there is nothing to see

@@ -16,7 +16,7 @@ from art_conformance.failure import expect, expect_equal
 from art_conformance.instruments.audit import Audit
 from art_conformance.instruments.life import watched_life
 from art_conformance.instruments.snapshot import changes
-from art_conformance.instruments.streams import call_train
+from art_conformance.instruments.streams import train_past_the_frontend
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -34,8 +34,7 @@ async def _prepared(run: Run) -> Callable[[], Awaitable[None]]:
     step, groups = await run.step(), await run.groups()
 
     async def call_both_methods() -> None:
-        async for _ in call_train(run, step + 1, groups):
-            pass
+        await train_past_the_frontend(run, step + 1, groups)
         await run.backend._delete_checkpoint_files(run.model, [step, step + 1])
 
     return call_both_methods
@@ -126,7 +125,7 @@ def _inside(directory: Path, opened: object) -> list[str]:
 
 @check("FS-03", clause="T7", cause="a library is set up for a whole program, not for a part of it")
 async def leaves_the_process_as_it_is(stage: Stage) -> None:
-    """What the process shares stays as it is.
+    """An adapter leaves what the whole process shares as it found it.
 
     That is: the working directory, environ, the global state of random, numpy and torch, the loggers root and
     `art`, the filters of warnings, signal handlers, and `wandb.run`. Everything is looked at after a train and
@@ -169,10 +168,9 @@ async def leaves_the_groups_alone(stage: Stage) -> None:
     """A train changes nothing in the groups: no value, no order, no attribute."""
     run = await stage.run()
     groups = await run.groups()
-    before = frozen(groups)
-    async for _ in call_train(run, await run.step() + 1, groups):
-        pass
-    expect_equal(frozen(groups), before, sent="_train_model, called past the frontend; the groups")
+    before = _frozen(groups)
+    await train_past_the_frontend(run, await run.step() + 1, groups)
+    expect_equal(_frozen(groups), before, sent="_train_model, called past the frontend; the groups")
 
 
 @check("FS-06", clause="T7", cause="an endpoint, a step or a default is stored on the model")
@@ -194,25 +192,25 @@ async def leaves_the_model_alone(stage: Stage) -> None:
 
 def _state(model: AnyModel) -> dict[str, Any]:
     fields = model.safe_model_dump(exclude={"report_metrics"})
-    return {**frozen(fields), "_internal_config": frozen(model._internal_config)}
+    return {**_frozen(fields), "_internal_config": _frozen(model._internal_config)}
 
 
 @check("FS-07", clause="logging", cause="print() is used where a logger should be")
 async def prints_nothing(stage: Stage) -> None:
-    """Nothing is printed to sys.stdout."""
+    """An adapter prints nothing to sys.stdout."""
     printed = (await watched_life(stage)).printed
     expect(not printed, got=repr(printed[:200]), expected="nothing printed", sent=_LIFE)
 
 
-def frozen(value: Any) -> Any:
+def _frozen(value: Any) -> Any:
     """Return a value as plain dicts, lists and texts that nobody else holds."""
     if isinstance(value, pydantic.BaseModel):
         parts = [vars(value), value.__pydantic_extra__ or {}, value.__pydantic_private__ or {}]
         return {"type": type(value).__name__} | {
-            name: frozen(part) for names in parts for name, part in names.items()
+            name: _frozen(part) for names in parts for name, part in names.items()
         }
     if isinstance(value, Mapping):
-        return {str(key): frozen(part) for key, part in value.items()}
+        return {str(key): _frozen(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [frozen(part) for part in value]
+        return [_frozen(part) for part in value]
     return value if isinstance(value, str) else f"{type(value).__name__} {value!r}"

@@ -1,11 +1,11 @@
-"""INF: an endpoint that answers those who may ask."""
+"""INF, continued: an endpoint that answers those who may ask."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
-from art_conformance.check import check
+from art_conformance.check import FRONTEND_AT_FAULT, GUARDS_THE_FRONTEND, check
 from art_conformance.failure import expect, expect_equal
 from art_conformance.instruments.endpoint_client import (
     endpoint_of,
@@ -150,8 +150,8 @@ async def a_restart_serves_all_steps(stage: Stage) -> None:
 @check(
     "INF-27",
     clause="names",
-    cause="register asks a backend for an address that has none",
-    redundant="guards the frontend: no adapter can break it",
+    cause=FRONTEND_AT_FAULT,
+    redundant=GUARDS_THE_FRONTEND,
 )
 async def an_own_endpoint_is_left_alone(stage: Stage) -> None:
     """Where a backend serves nothing, the user's own endpoint stays on the model as it was."""

@@ -1,4 +1,4 @@
-"""INF: what is served while a train or a deletion goes on, and after one that did not come to its end."""
+"""INF, continued: what is served while a train or a deletion goes on, and after one that did not come to its end."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def requests_during_a_train_are_answered(stage: Stage) -> None:
     cause="the new name is published when a train begins, not when its checkpoint is complete",
 )
 async def a_cancelled_train_is_not_served(stage: Stage) -> None:
-    """After a cancelled train the endpoint serves nothing that is no checkpoint: the latest is still N."""
+    """After a cancelled train the endpoint serves no unfinished checkpoint, and the latest is still N."""
     run = await stage.run()
     first = await run.step()
     await cancelled_train(run, AFTER_THE_FIRST_EVENT)

@@ -1,4 +1,4 @@
-"""INF: what a choice carries."""
+"""INF: an endpoint that serves every checkpoint under its name, with all that training needs."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""INF: which name of the endpoint leads to which weights."""
+"""INF, continued: which name of the endpoint leads to which weights."""
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-import art
 from art_conformance.check import check
 from art_conformance.failure import Unobservable, expect
 from art_conformance.instruments.endpoint_client import (
@@ -14,6 +12,7 @@ from art_conformance.instruments.endpoint_client import (
     expect_step,
     latest_name,
 )
+from art_conformance.instruments.streams import train_past_the_frontend
 from art_conformance.verdict import Level
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ async def other_names_are_unknown(stage: Stage) -> None:
         f"@{step}": "@N",
         f" {name}": "name, with a space before it",
         name.upper(): "name, in capitals",
-        f"{name[:-1]}": "name, without its last letter",
+        name[:-1]: "name, without its last letter",
         f"../{name}": "../name",
         f"{name}%40{step}": "name%40N",
         "no-such-model": "no-such-model",
@@ -224,7 +223,7 @@ async def deleted_steps_are_unknown(stage: Stage) -> None:
     cause="of a name only the step is looked at, or what is no name of this model means its latest",
 )
 async def models_do_not_answer_for_each_other(stage: Stage) -> None:
-    """With two models, none answers for the other: a name is refused, or answered by its own weights."""
+    """Of two models neither answers for the other: a foreign name is refused, or answered by its own weights."""
     one = await stage.run()
     if await one.step() == 0:
         await one.train()
@@ -288,7 +287,7 @@ async def a_replaced_checkpoint_is_served_anew(stage: Stage) -> None:
     before = await run.weights(target)
     async with endpoint_of(run) as endpoint:
         old = await _heard(run, endpoint, target)
-        await _train_again(run, target)
+        await train_past_the_frontend(run, target, learning_rate=_AUDIBLE_RATE)
         _must_differ(before, await run.weights(target))
         new = await _heard(run, endpoint, target)
     sent = (
@@ -305,7 +304,7 @@ async def a_replaced_checkpoint_is_served_anew(stage: Stage) -> None:
     cause="what is served is kept by the model's name alone, not by (project, name)",
 )
 async def projects_do_not_share_a_name(stage: Stage) -> None:
-    """Models of the same name in two projects are served each with its own weights."""
+    """Models of the same name in two projects are each served with their own weights."""
     one = await stage.run()
     if await one.step() == 0:
         await one.train()
@@ -315,15 +314,6 @@ async def projects_do_not_share_a_name(stage: Stage) -> None:
         async with endpoint_of(run) as endpoint:
             answer = await endpoint.ask(latest_name(run), f"the latest name of {in_words}")
             expect_step(answer, step)
-
-
-async def _train_again(run: Run, step: int) -> None:
-    """Let the backend train a step that exists already; the books hear nothing of it."""
-    config = art.TrainConfig(learning_rate=_AUDIBLE_RATE, target_step=step)
-    groups = await run.groups()
-    async with aclosing(run.backend._train_model(run.model, groups, config, {}, False)) as stream:
-        async for _ in stream:
-            pass
 
 
 async def _heard(run: Run, endpoint: EndpointClient, step: int) -> list[Any]:

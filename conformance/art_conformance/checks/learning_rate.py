@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from art_conformance.check import check
+from art_conformance.check import FRONTEND_AT_FAULT, GUARDS_THE_FRONTEND, check
 from art_conformance.failure import expect, expect_equal
 from art_conformance.instruments.differential import LEARNING_RATE, SCALED, SENT, plays
 from art_conformance.instruments.faults import failure_of
@@ -35,8 +35,8 @@ async def the_scaled_rate_is_the_references(stage: Stage) -> None:
 @check(
     "LR-02",
     clause="T2",
-    cause="the frontend is at fault, not the adapter: please report it",
-    redundant="guards the frontend: no adapter can break it",
+    cause=FRONTEND_AT_FAULT,
+    redundant=GUARDS_THE_FRONTEND,
 )
 async def the_rate_is_as_given_without_scaling(stage: Stage) -> None:
     """With scaling off, or before there are two points to tell a trend from, the rate is as given."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from art_conformance.check import check
 from art_conformance.failure import Unobservable, expect, expect_equal
-from art_conformance.instruments.streams import call_train
+from art_conformance.instruments.streams import weights_of_a_train
 from art_conformance.verdict import Level
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ async def odd_names_train(stage: Stage) -> None:
     cause="the optimizer of the first model, or of its first train, is kept for all",
 )
 async def models_in_turn_keep_their_learning_rates(stage: Stage) -> None:
-    """Of two models that are trained in turn each train gets its own learning rate and target step."""
+    """When two models are trained in turn, each train gets its own learning rate and target step."""
     runs = await stage.run(), await twin(stage)
     before = [len(await run.received()) for run in runs]
     first = [await run.step() for run in runs]
@@ -125,13 +125,6 @@ async def models_in_turn_keep_their_weights(stage: Stage) -> None:
     expect(is_same, got="others", expected="the weights of N as they were", sent=sent)
     is_same = await weights_of_a_train(run, step + 1) == following
     expect(is_same, got="others", expected="the weights that this batch gives from N", sent=sent)
-
-
-async def weights_of_a_train(run: Run, target: int) -> object:
-    """Train a checkpoint past the frontend, on the same batch each time, and return a digest of its weights."""
-    async for _ in call_train(run, target, await run.groups()):
-        pass
-    return await run.weights(target)
 
 
 def _odd_names(stage: Stage) -> list[str]:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any
 
 from art_conformance.check import check
 from art_conformance.checks.resume import booked, tells_step
 from art_conformance.failure import SetupError, Unobservable, expect, expect_equal
 from art_conformance.instruments.child import killed_child
-from art_conformance.stage import close_backend
+from art_conformance.stage import close_backend, once_a_stage
 from art_conformance.verdict import Level
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
 
-    from art_conformance.instruments.child import Moment
+    from art_conformance.instruments.child import KilledAt
     from art_conformance.stage import Stage
-
-    Look: TypeAlias = Callable[[Stage], Awaitable[Any]]
 
 _RESTART = "a train; then a new backend object and a new model object on the same directories"
 _KILLED = (
@@ -27,18 +24,6 @@ _KILLED = (
 )
 _KILLED_LATE = _KILLED.format("at the end of the second stream")
 _KILLED_EARLY = _KILLED.format("at the first event of the second")
-
-
-def _seen_once(look: Look) -> Look:
-    """Let checks share what was seen: a restart takes a real backend many seconds. A failure is not kept."""
-    seen: WeakKeyDictionary[Stage, Any] = WeakKeyDictionary()
-
-    async def shared(stage: Stage) -> Any:
-        if stage not in seen:
-            seen[stage] = await look(stage)
-        return seen[stage]
-
-    return shared
 
 
 async def _answer(question: Awaitable[Any]) -> Any:
@@ -67,12 +52,12 @@ class _Restarted:
     step_after: int
     checkpoints: list[Any]
     weights_of_latest: list[Any]
-    next_target: int | None
+    next_target: int
     next_step: int
 
 
-@_seen_once
-async def _after_a_restart(stage: Stage) -> Any:
+@once_a_stage
+async def _after_a_restart(stage: Stage) -> _Restarted:
     old = await stage.run()
     latest = (await old.train()).step
     checkpoints, weights = [await _answer(old.checkpoints())], [await _answer(old.weights(latest))]
@@ -82,7 +67,7 @@ async def _after_a_restart(stage: Stage) -> Any:
     weights.append(await _answer(new.weights(latest)))
     step = await new.step()
     next_step = (await new.train()).step
-    target = new.recorder.last.config.target_step
+    target = new.recorder.last.config.target_step or 0
     return _Restarted(latest, step, checkpoints, weights, target, next_step)
 
 
@@ -133,7 +118,7 @@ class _Resumed:
     booked: list[int]
 
 
-async def _after_a_kill(stage: Stage, killed_at: Moment) -> _Resumed:
+async def _after_a_kill(stage: Stage, killed_at: KilledAt) -> _Resumed:
     name = f"killed-at-{killed_at}"
     async with killed_child(stage, name, killed_at):
         backend = stage.new_backend(name)
@@ -148,19 +133,19 @@ async def _after_a_kill(stage: Stage, killed_at: Moment) -> _Resumed:
             await close_backend(backend)
 
 
-@_seen_once
-async def _after_a_kill_at_the_end(stage: Stage) -> Any:
+@once_a_stage
+async def _after_a_kill_at_the_end(stage: Stage) -> _Resumed:
     return await _after_a_kill(stage, "end")
 
 
-@_seen_once
-async def _after_a_kill_in_the_middle(stage: Stage) -> Any:
+@once_a_stage
+async def _after_a_kill_in_the_middle(stage: Stage) -> _Resumed:
     return await _after_a_kill(stage, "first-event")
 
 
 @check("RES-04", clause="T4", cause="the checkpoint is not on durable storage when the stream ends")
 async def a_kill_at_the_end_counts_no_step_twice(stage: Stage) -> None:
-    """A process that is killed between the end of a stream and the books: the step is counted once.
+    """When a process is killed between the end of a stream and the books, the step is counted once.
 
     Where the backend tells its step, a new process stands at the step that was committed; else it makes it anew.
     """

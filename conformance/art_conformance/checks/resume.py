@@ -3,41 +3,36 @@
 from __future__ import annotations
 
 import json
-import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from art.backend import Capabilities
 from art.testing import InMemoryBackend
-from art_conformance.check import check
+from art_conformance.check import FRONTEND_AT_FAULT, GUARDS_THE_FRONTEND, check
 from art_conformance.checks.retention import appended
 from art_conformance.failure import expect, expect_equal
+from art_conformance.instruments.faults import Injected, after_the_last_event, failure_of
+from art_conformance.instruments.streams import interfering
 from art_conformance.verdict import Level
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from art_conformance.run import Run
     from art_conformance.stage import Stage
 
-_GUARD = "guards the frontend: no adapter can break it"
 _TORN = b'{"step": 7, "torn'
 
 
 def tells_step(run: Run) -> bool:
     """Whether the backend gives evidence of its step; else the books alone decide."""
-    return Capabilities.of(run.backend).step is not None
+    return run.capabilities.step is not None
 
 
 def booked(run: Run) -> list[int]:
-    """Return the steps in the frontend's account, in order; other lines are passed over."""
-    lines = (run.directory / "steps.jsonl").read_text().splitlines()
-    events = [json.loads(line) for line in lines if line and _TORN.decode() not in line]
-    return [event["step"] for event in events if "step" in event]
+    """Return the steps in the frontend's account, in order; rewinds are passed over."""
+    return [entry["step"] for entry in run.ledger() if "step" in entry]
 
 
 @check("RES-07", clause="steps", cause="register makes a checkpoint each time, or counts")
 async def opening_again_moves_nothing(stage: Stage) -> None:
-    """To register a model again, without a train in between, moves neither its step nor its account of steps."""
+    """Registering a model again, without a train in between, moves neither its step nor its account of steps."""
     run = await stage.run()
     step = (await run.train()).step
     before = booked(run)
@@ -51,25 +46,12 @@ async def opening_again_moves_nothing(stage: Stage) -> None:
 # --- a process that stops between a backend's commit and the books
 
 
-class _ProcessStops(Exception):  # noqa: N818 - what happens
-    """Raised where a process is thought to die."""
-
-
-async def _stopped_at_the_end(stream: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    async for event in stream:
-        yield event
-    raise _ProcessStops
-
-
 async def _train_without_books(run: Run) -> None:
     """Train a step that the backend commits, and whose end the frontend does not hear of."""
-    run.recorder.interfere = _stopped_at_the_end
-    try:
-        await run.train()
-    except _ProcessStops:
-        return
-    finally:
-        run.recorder.interfere = None
+    with interfering(run, after_the_last_event):
+        error = await failure_of(run.train())
+    if error is not None and not isinstance(error, Injected):
+        raise error
 
 
 _STOP = "a train whose stream ended, and of which nothing was booked; then a new model object"
@@ -79,7 +61,7 @@ _STOP = "a train whose stream ended, and of which nothing was booked; then a new
     "RES-03", clause="T4", cause="the checkpoint is finished in the next call, or in the background"
 )
 async def a_step_that_was_not_booked_is_adopted(stage: Stage) -> None:
-    """A step that was committed and not booked is counted once.
+    """A step that was committed but not booked is counted once.
 
     Where the backend tells its step, the model stands at that step when it is registered again; else the step
     is made anew.
@@ -99,7 +81,7 @@ async def a_step_that_was_not_booked_is_adopted(stage: Stage) -> None:
 
 @check("RES-09", clause="T8", cause="a checkpoint that exists already is taken for an error")
 async def a_step_that_was_not_booked_can_be_made_anew(stage: Stage) -> None:
-    """Where the books alone decide, a step that was committed and not booked is trained again."""
+    """Where the books alone decide, a step that was committed but not booked is trained again."""
     run = await stage.run()
     step = (await run.train()).step
     before, groups = booked(run), await run.groups()
@@ -112,7 +94,7 @@ async def a_step_that_was_not_booked_can_be_made_anew(stage: Stage) -> None:
     expect_equal(new, [1], sent=f"{sent}; new steps in steps.jsonl, from N")
 
 
-@check("RES-06", clause="books", cause="the frontend's reader", redundant=_GUARD)
+@check("RES-06", clause="books", cause=FRONTEND_AT_FAULT, redundant=GUARDS_THE_FRONTEND)
 async def torn_lines_do_not_stop_a_train(stage: Stage) -> None:
     """A last line that was torn, in the history and in the account of steps, does not stop the next train."""
     run = await stage.run()
@@ -136,8 +118,8 @@ async def torn_lines_do_not_stop_a_train(stage: Stage) -> None:
     clause="steps",
     level=Level.FULL,
     needs=("step",),
-    cause="the frontend's account of steps",
-    redundant=_GUARD,
+    cause=FRONTEND_AT_FAULT,
+    redundant=GUARDS_THE_FRONTEND,
 )
 async def another_backend_in_between(stage: Stage) -> None:
     """A backend that is behind takes over with a warning; back at the first one, training goes on from its step."""
@@ -146,8 +128,7 @@ async def another_backend_in_between(stage: Stage) -> None:
     sent = "register with a backend that has no checkpoint yet"
     other = stage.model(run.model.name)
     await other.register(InMemoryBackend.supporting("step"))
-    warnings = [r for r in stage.logged if r.levelno >= logging.WARNING]
-    is_told = any(f"step {step} " in record.getMessage() for record in warnings)
+    is_told = any(f"step {step} " in warning for warning in stage.warnings())
     expect(is_told, got="no such warning", expected="a warning that names step N", sent=sent)
     expect_equal((await other.train(await run.groups())).step, 1, sent=f"{sent}, and a train")
     await other.close()

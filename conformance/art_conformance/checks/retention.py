@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import math
 from typing import TYPE_CHECKING, Any
 
-from art_conformance.check import check
+from art_conformance.check import FRONTEND_AT_FAULT, GUARDS_THE_FRONTEND, check
 from art_conformance.checks.deletion import existing, made
 from art_conformance.failure import expect, expect_equal
+from art_conformance.instruments.streams import interfering
 from art_conformance.verdict import Level
 
 if TYPE_CHECKING:
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
     from art_conformance.run import Run
     from art_conformance.stage import Stage
-
-_GUARD = "guards the frontend: no adapter can break it"
-_BY_THE_FRONTEND = "the frontend's choice is wrong; no adapter has a part in it"
 
 
 @check("DEL-12", clause="best step", cause="the listing leaves out checkpoints that exist")
@@ -37,7 +34,7 @@ async def the_best_and_the_latest_are_kept(stage: Stage) -> None:
     )
 
 
-@check("DEL-13", clause="best step", cause=_BY_THE_FRONTEND, redundant=_GUARD)
+@check("DEL-13", clause="best step", cause=FRONTEND_AT_FAULT, redundant=GUARDS_THE_FRONTEND)
 async def a_late_metric_is_found(stage: Stage) -> None:
     """A metric that first appears after a hundred rows of history decides which step is best."""
     run = await stage.run()
@@ -49,9 +46,9 @@ async def a_late_metric_is_found(stage: Stage) -> None:
     _expect_asked(run, [best, latest], "the latest and the best")
 
 
-@check("DEL-14", clause="best step", cause=_BY_THE_FRONTEND, redundant=_GUARD)
+@check("DEL-14", clause="best step", cause=FRONTEND_AT_FAULT, redundant=GUARDS_THE_FRONTEND)
 async def an_unknown_metric_deletes_nothing(stage: Stage) -> None:
-    """By a metric that was never recorded nothing is deleted, and a warning names it."""
+    """`model.delete_checkpoints` by a metric that was never recorded deletes nothing, and a warning names it."""
     run = await stage.run()
     await made(run, 2)
     before = list(run.recorder.deletions)
@@ -59,12 +56,11 @@ async def an_unknown_metric_deletes_nothing(stage: Stage) -> None:
     sent = "model.delete_checkpoints of a metric that was never recorded"
     expect(not result.deleted, got=f"deleted: {result.deleted}", expected="nothing", sent=sent)
     expect_equal(run.recorder.deletions, before, sent=f"{sent}; deletions that it asked for")
-    warnings = [r for r in stage.logged if r.levelno >= logging.WARNING]
-    is_named = any("val/never_recorded" in record.getMessage() for record in warnings)
+    is_named = any("val/never_recorded" in warning for warning in stage.warnings())
     expect(is_named, got="no such warning", expected="a warning that names it", sent=sent)
 
 
-@check("DEL-16", clause="steps", cause=_BY_THE_FRONTEND, redundant=_GUARD)
+@check("DEL-16", clause="steps", cause=FRONTEND_AT_FAULT, redundant=GUARDS_THE_FRONTEND)
 async def a_deletion_waits_for_a_train(stage: Stage) -> None:
     """A deletion that is asked for during a train of the same model waits for its end, and keeps what it made."""
     run = await stage.run()
@@ -79,11 +75,10 @@ async def a_deletion_waits_for_a_train(stage: Stage) -> None:
         await asyncio.sleep(0.05)  # time enough for one that does not wait
         during.extend(run.recorder.deletions)
 
-    run.recorder.interfere = with_a_deletion
     try:
-        step = (await run.train()).step
+        with interfering(run, with_a_deletion):
+            step = (await run.train()).step
     finally:
-        run.recorder.interfere = None
         await asyncio.gather(*deletions)
     sent = "model.delete_checkpoints(None) while a train is under way"
     expect_equal(during, before, sent=f"{sent}; deletions before its end")
@@ -104,7 +99,7 @@ async def the_best_and_the_latest_survive(stage: Stage) -> None:
     )
 
 
-@check("DEL-22", clause="best step", cause=_BY_THE_FRONTEND, redundant=_GUARD)
+@check("DEL-22", clause="best step", cause=FRONTEND_AT_FAULT, redundant=GUARDS_THE_FRONTEND)
 async def infinity_is_never_best(stage: Stage) -> None:
     """A value that is infinite or not a number never makes a step the best, however it came into the history."""
     run = await stage.run()

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import sys
-import threading
 from collections.abc import AsyncIterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import art
@@ -17,13 +14,12 @@ from art.errors import InvalidBackendError
 from art_conformance.adapter import CAPABILITIES
 from art_conformance.check import check
 from art_conformance.failure import expect, expect_equal
+from art_conformance.instruments.audit import Audit
 from art_conformance.instruments.streams import call_train, put_away
 from art_conformance.recorder import METHODS, two_methods_of
 from art_conformance.stage import close_backend
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from art_conformance.adapter import Adapter
     from art_conformance.run import Run
     from art_conformance.stage import Stage
@@ -101,7 +97,7 @@ def _signature(method: Any) -> inspect.Signature | None:
         return None
 
 
-@check("SHAPE-04", clause="D1", cause="it returns what it deleted; no one reads that")
+@check("SHAPE-04", clause="protocol", cause="it returns what it deleted; no one reads that")
 async def deletion_returns_none(stage: Stage) -> None:
     """`_delete_checkpoint_files` is awaited, and returns None."""
     run = await stage.run()
@@ -126,73 +122,33 @@ async def making_one_starts_nothing(stage: Stage) -> None:
     call only: this check looks at a later one.
     """
     stage.backend  # noqa: B018 - what a first call starts once and for all does not count
-    with _outward_events() as seen:
+    with Audit(*_OUTWARD, only_from_here=True) as audit:
         backend = stage.new_backend("made-only")
     await close_backend(backend)
     expect(
-        not seen,
-        got=", ".join(sorted(seen)),
+        not audit.events,
+        got=", ".join(sorted({name for name, _ in audit.events})),
         expected="no connection, no process",
         sent="make_backend() a second time, and nothing else",
     )
 
 
-_OUTWARD = frozenset(
-    {
-        "os.exec",
-        "os.fork",
-        "os.forkpty",
-        "os.posix_spawn",
-        "os.spawn",
-        "os.startfile",
-        "os.system",
-        "pty.spawn",
-        "socket.connect",
-        "socket.getaddrinfo",
-        "socket.gethostbyname",
-        "socket.sendto",
-        "subprocess.Popen",
-    }
+_OUTWARD = (
+    "os.exec",
+    "os.fork",
+    "os.forkpty",
+    "os.posix_spawn",
+    "os.spawn",
+    "os.startfile",
+    "os.system",
+    "pty.spawn",
+    "socket.connect",
+    "socket.getaddrinfo",
+    "socket.gethostbyname",
+    "socket.sendto",
+    "subprocess.Popen",
 )
-
-
-class _OutwardEvents:
-    """An audit hook: remembers what leaves the process, while it is switched on.
-
-    Attributes:
-        seen: Names of the events; None while it is off.
-        bystanders: Threads that do not count, since they were there before.
-    """
-
-    def __init__(self) -> None:
-        self.seen: set[str] | None = None
-        self.bystanders: set[int] = set()
-
-    def __call__(self, event: str, _args: tuple[Any, ...]) -> None:
-        if self.seen is None or event not in _OUTWARD:
-            return
-        if threading.get_ident() not in self.bystanders:
-            self.seen.add(event)
-
-
-_hooks: list[_OutwardEvents] = []
-"""The one hook of the process, once it is installed: a hook can never be taken out again."""
-
-
-@contextmanager
-def _outward_events() -> Iterator[set[str]]:
-    """Collect the names of audit events that this thread, and those it starts, bring about."""
-    if not _hooks:
-        _hooks.append(_OutwardEvents())
-        sys.addaudithook(_hooks[0])
-    hook, seen = _hooks[0], set[str]()
-    here = threading.get_ident()
-    hook.bystanders = {thread.ident or 0 for thread in threading.enumerate()} - {here}
-    hook.seen = seen
-    try:
-        yield seen
-    finally:
-        hook.seen = None
+"""The interpreter's audit events for what leaves the process."""
 
 
 # --- what is optional
@@ -275,10 +231,12 @@ async def optional_methods_are_of_the_right_kind(stage: Stage) -> None:
     """The methods of optional capabilities are awaited, answer at once or stream, as their protocols say."""
     backend = stage.new_backend("made-only")  # one that may be closed
     there = Capabilities.of(backend)
-    for name, count in _AWAITED.items():
-        if getattr(there, name) is not None:
-            _expect_awaitable(backend, METHODS[name], (stage.model(), None)[:count])
-    await close_backend(backend)
+    try:
+        for name, count in _AWAITED.items():
+            if getattr(there, name) is not None:
+                _expect_awaitable(backend, METHODS[name], (stage.model(), None)[:count])
+    finally:
+        await close_backend(backend)
     for name in _ANSWERS_AT_ONCE:
         if getattr(there, name) is not None:
             _expect_plain(backend, METHODS[name])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ _SLOW_START_S = 1.0
     is_long=True,
 )
 async def any_sequence_of_calls_keeps_the_account(stage: Stage) -> None:
-    """After any sequence of trains, failures, cancellations, logs, deletions and restarts the books, the step and the checkpoints are those of a plain model.
+    """After any sequence of trains, failures, cancellations, logs, deletions and restarts, the books, the step and the checkpoints are as a plain account of the calls has them.
 
     Two projects that have a model of the same name take turns. Where neither a probe nor a listing shows the
     checkpoints, only the books and the step are compared.
@@ -41,7 +42,11 @@ async def any_sequence_of_calls_keeps_the_account(stage: Stage) -> None:
         seed=stage.seed,
         call_timeout_s=stage.adapter.timeout_s,
     )
-    await asyncio.to_thread(play, stage, plan, asyncio.get_running_loop())
+    given_up = threading.Event()
+    try:
+        await asyncio.to_thread(play, stage, plan, asyncio.get_running_loop(), given_up)
+    finally:
+        given_up.set()
 
 
 async def _costs(stage: Stage) -> tuple[float, float]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from art_conformance.check import check
+from art_conformance.check import FRONTEND_AT_FAULT, GUARDS_THE_FRONTEND, check
 from art_conformance.failure import expect, expect_equal
-from art_conformance.instruments.streams import call_train
+from art_conformance.instruments.streams import train_past_the_frontend
 from art_conformance.verdict import Level
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from art_conformance.stage import Stage
 
 _FAR_STEP = 1_000_000
+# As after a crash between the commit and the books.
+_AGAIN = "model.train(groups), then _train_model with the same target_step"
 
 
 # --- the account
@@ -57,22 +59,16 @@ async def steps_go_up_one_by_one(stage: Stage) -> None:
         await run.train(groups)
         sent = f"model.train, {number} in a row"
         expect_equal(await run.step() - first, number, sent=f"{sent}: model.get_step() - N")
-        told = await _told_step(run)
+        told = await run.told_step()
         if told is not None:
             expect_equal(told - first, number, sent=f"{sent}: _get_step(model) - N")
-
-
-async def _told_step(run: Run) -> int | None:
-    """Return the step by the backend, None where it tells none."""
-    evidence = run.model._capabilities.step
-    return None if evidence is None else await evidence._get_step(run.model)
 
 
 @check(
     "STEP-07",
     clause="steps",
-    cause="the frontend takes a user's row for a train",
-    redundant="guards the frontend: no adapter can break it",
+    cause=FRONTEND_AT_FAULT,
+    redundant=GUARDS_THE_FRONTEND,
 )
 async def logging_moves_no_step(stage: Stage) -> None:
     """`log` never moves the step, whatever step it is given, and asks nothing of the backend."""
@@ -100,7 +96,7 @@ async def logging_moves_no_step(stage: Stage) -> None:
 async def a_new_model_is_at_zero(stage: Stage) -> None:
     """A model that was never trained is at step 0, and `_get_step` says so with an int."""
     run = await stage.new_run()
-    told: Any = await _told_step(run)
+    told: Any = await run.told_step()
     sent = "register(a new model)"
     expect(
         type(told) is int,
@@ -133,7 +129,7 @@ async def the_target_is_made(stage: Stage) -> None:
 
 @check(
     "STEP-13",
-    clause="D1",
+    clause="T7",
     level=Level.FULL,
     cause="old checkpoints are cleared away by a train; the frontend chooses what is deleted, by `_delete_checkpoint_files`",
 )
@@ -225,7 +221,7 @@ async def an_existing_target_is_no_error(stage: Stage) -> None:
     """A train whose `target_step` exists already ends well, and makes that step."""
     run = await stage.run()
     result = await run.train()
-    await _train_again(run, result.step)
+    await train_past_the_frontend(run, result.step)
     await run.settle()
     expect_equal(
         await run.step() - result.step,
@@ -245,7 +241,7 @@ async def an_existing_target_is_replaced(stage: Stage) -> None:
     run = await stage.run()
     result = await run.train()
     before = await run.weights(result.step)
-    await _train_again(run, result.step)
+    await train_past_the_frontend(run, result.step, learning_rate=3e-4)
     is_same = await run.weights(result.step) == before
     expect(
         not is_same,
@@ -253,12 +249,3 @@ async def an_existing_target_is_replaced(stage: Stage) -> None:
         expected="those of the second",
         sent=f"{_AGAIN}, with another learning rate",
     )
-
-
-_AGAIN = "model.train(groups), then _train_model with the same target_step"
-
-
-async def _train_again(run: Run, target_step: int) -> None:
-    """Train to a step that exists, as after a crash between the commit and the books."""
-    async for _ in call_train(run, target_step, await run.groups(), learning_rate=3e-4):
-        pass

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import art
+from art.adapter_kit.advantages import is_trainable
 from art.testing import InMemoryBackend
 from art_conformance.check import check
 from art_conformance.failure import Unobservable, expect, expect_equal
 from art_conformance.instruments.differential import SENT, plays
-from art_conformance.recorder import METHODS, Recorder, recording
-from art_conformance.rollouts import is_trainable
+from art_conformance.recorder import recording
 from art_conformance.verdict import Level
 
 if TYPE_CHECKING:
@@ -63,9 +62,7 @@ async def both_spellings_do_the_same(stage: Stage) -> None:
 async def the_users_endpoint_stays(stage: Stage) -> None:
     """Without the inference capability the endpoint that the user has set on the model stays, through registration and training."""
     run = await stage.run()
-    recorder = recording(run.backend)
-    for capability in ("inference", "inference_name", "inference_health"):
-        _hide(recorder, capability)
+    recorder = recording(run.backend, hidden=("inference", "inference_name", "inference_health"))
     async with _beside(run, recorder, **_USERS_OWN) as model:
         await model.train(await run.groups(), _CONFIG)
         got = {name: getattr(model, name) for name in _USERS_OWN}
@@ -80,7 +77,7 @@ async def the_users_endpoint_stays(stage: Stage) -> None:
     cause="_get_step reads the frontend's books, or counts calls, instead of looking for checkpoints",
 )
 async def books_are_taken_over(stage: Stage) -> None:
-    """The books of another backend's run are taken over, and back: with a warning each time, and rows of steps that are made anew do not count any more."""
+    """A run can move to another backend and back: each move warns, and rows of steps that are made anew no longer count."""
     elsewhere = InMemoryBackend.supporting("step", "listing")
     first = stage.model()
     await first.register(elsewhere)
@@ -89,29 +86,29 @@ async def books_are_taken_over(stage: Stage) -> None:
         await first.log(metrics={"reward": reward}, split="val")
     await first.close()
 
-    num_warnings = _num_warnings(stage)
+    num_warnings = len(stage.warnings())
     run = await stage.new_run(first.name)
     sent = "two trains on art.testing.InMemoryBackend, then register with the adapter"
     expect_equal(await run.step(), 0, sent=sent)
-    expect(_num_warnings(stage) > num_warnings, got="no warning", expected="a warning", sent=sent)
+    expect(len(stage.warnings()) > num_warnings, got="no warning", expected="a warning", sent=sent)
     result = await run.train()
     sent += ", train"
     expect_equal(result.step, 1, sent=sent)
     await run.model.log(metrics={"reward": 0.5}, split="val")
     expect_equal(await _scores(run.model), {1: 0.5}, sent=f"{sent}, log val/reward 0.5")
 
-    num_warnings = _num_warnings(stage)
+    num_warnings = len(stage.warnings())
     await run.model.register(elsewhere)
     sent += ", then register with the first one again"
     expect_equal(await run.step(), 2, sent=sent)
-    expect(_num_warnings(stage) > num_warnings, got="no warning", expected="a warning", sent=sent)
+    expect(len(stage.warnings()) > num_warnings, got="no warning", expected="a warning", sent=sent)
     result = await run.train()
     expect_equal(result.step, 3, sent=f"{sent}, train")
 
 
 @check("SWAP-05", clause="T1", cause="the adapter fails where it is asked to be verbose")
 async def upstreams_spellings_run(stage: Stage) -> None:
-    """Code as it is written for upstream runs: a positional config, `_config`, an iterator of groups, `verbose`."""
+    """Code written for upstream runs: a positional config, `_config`, an iterator of groups, `verbose`."""
     run = await stage.run()
     step = await run.step()
     options: Any = {"scale_learning_rate_by_reward_std_dev": True}
@@ -128,7 +125,7 @@ async def upstreams_spellings_run(stage: Stage) -> None:
     "SWAP-06", clause="T2", level=Level.FULL, cause="the adapter trains on a part of the batch only"
 )
 async def every_rollout_is_trained(stage: Stage) -> None:
-    """Every rollout of a group that differs from the group's mean reward reaches the trainer.
+    """Every rollout whose reward differs from its group's mean reaches the trainer.
 
     The others tell nothing; an adapter may leave them out. Where the probe does not tell how many were sent, there
     is nothing to see.
@@ -163,23 +160,9 @@ async def _beside(run: Run, backend: Any, **fields: Any) -> AsyncIterator[AnyMod
         await run.model.register(run.recorder)
 
 
-def _hide(recorder: Recorder, capability: str) -> None:
-    # Each recorder has a class of its own.
-    if hasattr(type(recorder), METHODS[capability]):
-        delattr(type(recorder), METHODS[capability])
-
-
 def _of_the_frontend(result: art.TrainResult) -> dict[str, float | None]:
     names = ("num_groups_submitted", "num_groups_trainable", "learning_rate")
     return {name: result.metrics.get(name) for name in names}
-
-
-def _num_warnings(stage: Stage) -> int:
-    """Return how often the frontend has warned."""
-    return sum(
-        record.levelno >= logging.WARNING and record.name.startswith("art.")
-        for record in stage.logged
-    )
 
 
 async def _scores(model: AnyModel) -> dict[int, float]:

@@ -6,12 +6,11 @@ bad value is left out, the rest is kept. That is the frontend's part; it is trie
 
 from __future__ import annotations
 
-import logging
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import art
-from art_conformance.check import check
+from art_conformance.check import FRONTEND_AT_FAULT, GUARDS_THE_FRONTEND, check
 from art_conformance.checks.yielding import RESERVED
 from art_conformance.failure import expect, expect_equal
 from art_conformance.instruments.streams import interfering, replaced_by
@@ -21,15 +20,13 @@ if TYPE_CHECKING:
 
     from art_conformance.stage import Stage
 
-_FRONTEND = "guards the frontend: no adapter can break it"
-_LOST = "the frontend gives up a finished train over a bad value"
 _FRONTENDS_OWN = {"num_groups_submitted", "num_groups_trainable", "learning_rate"}
 
 
 # --- what a train returns
 
 
-@check("TYPES-01", clause="books", cause="a metric is kept in its own type", redundant=_FRONTEND)
+@check("TYPES-01", clause="books", cause=FRONTEND_AT_FAULT, redundant=GUARDS_THE_FRONTEND)
 async def results_are_plain(stage: Stage) -> None:
     """A train returns an int step and metrics that are floats, and its row in the history is the same."""
     run = await stage.run()
@@ -47,7 +44,7 @@ async def results_are_plain(stage: Stage) -> None:
     expect_equal(_metrics(row), result.metrics, sent=f"{sent}: the history's last row")
 
 
-@check("TYPES-02", clause="books", cause="the two spellings differ", redundant=_FRONTEND)
+@check("TYPES-02", clause="books", cause=FRONTEND_AT_FAULT, redundant=GUARDS_THE_FRONTEND)
 async def both_spellings_return_the_same(stage: Stage) -> None:
     """`art.backend_train` and `model.train` return the same kind of thing; the former writes no row."""
     run = await stage.run()
@@ -89,9 +86,9 @@ async def whole_rewards_are_numbers(stage: Stage) -> None:
 # --- odd events, in the place of the adapter's own
 
 
-@check("TYPES-04", clause="T3", cause=_LOST, redundant=_FRONTEND)
+@check("TYPES-04", clause="T3", cause=FRONTEND_AT_FAULT, redundant=GUARDS_THE_FRONTEND)
 async def values_that_are_no_numbers_are_left_out(stage: Stage) -> None:
-    """Of an event, values that are no finite real numbers are left out, with one warning."""
+    """Values of an event that are not finite real numbers are left out, with one warning."""
     values: dict[str, Any] = {
         "nan": float("nan"),
         "infinity": float("inf"),
@@ -108,9 +105,9 @@ async def values_that_are_no_numbers_are_left_out(stage: Stage) -> None:
     _expect_warnings(stage, 1, sent)
 
 
-@check("TYPES-05", clause="T3", cause=_LOST, redundant=_FRONTEND)
+@check("TYPES-05", clause="T3", cause=FRONTEND_AT_FAULT, redundant=GUARDS_THE_FRONTEND)
 async def numbers_of_other_types_become_floats(stage: Stage) -> None:
-    """Of an event, bools, ints, fractions and scalars as of numpy become floats."""
+    """Bools, ints, fractions and scalars like those of numpy in an event become floats."""
     values = {"bool": True, "int": 3, "fraction": Fraction(1, 4), "scalar": _Scalar()}
     sent = f"an event with {', '.join(values)}"
     kept = await _kept(stage, [values], sent)
@@ -128,9 +125,9 @@ class _Scalar:
         return 2.5
 
 
-@check("TYPES-06", clause="T3", cause=_LOST, redundant=_FRONTEND)
+@check("TYPES-06", clause="T3", cause=FRONTEND_AT_FAULT, redundant=GUARDS_THE_FRONTEND)
 async def names_that_are_not_plain_are_left_out(stage: Stage) -> None:
-    """Of an event, names that are the frontend's, have a `/` or are no str are left out, with one warning."""
+    """Names in an event that are reserved, have a `/` or are not str are left out, with one warning."""
     names: list[Any] = [*RESERVED, "train/loss", "/", 7, None]
     sent = f"an event with the names {', '.join(map(str, names))}"
     run = await stage.run()
@@ -141,18 +138,18 @@ async def names_that_are_not_plain_are_left_out(stage: Stage) -> None:
     _expect_warnings(stage, 1, sent)
 
 
-@check("TYPES-07", clause="T3", cause=_LOST, redundant=_FRONTEND)
+@check("TYPES-07", clause="T3", cause=FRONTEND_AT_FAULT, redundant=GUARDS_THE_FRONTEND)
 async def events_that_are_no_mappings_are_left_out(stage: Stage) -> None:
-    """Events that are no mappings are left out, with one warning."""
+    """Events that are not mappings are left out, with one warning."""
     sent = "the events None, 0.5, a list of pairs, and a good one"
     kept = await _kept(stage, [None, 0.5, [("bad", 0.5)], {"good": 0.5}], sent)
     expect_equal(kept, {"good": 0.5}, sent=f"{sent}: the row")
     _expect_warnings(stage, 1, sent)
 
 
-@check("TYPES-08", clause="T3", cause="events are kept as they come", redundant=_FRONTEND)
+@check("TYPES-08", clause="T3", cause=FRONTEND_AT_FAULT, redundant=GUARDS_THE_FRONTEND)
 async def one_dict_for_all_events_is_read_each_time(stage: Stage) -> None:
-    """Of one dict that is filled again for each event, every filling counts; later changes do not."""
+    """Where one dict is filled again for each event, every filling counts, and later changes do not."""
 
     def refilled() -> Iterator[dict[str, float]]:
         event: dict[str, float] = {}
@@ -166,7 +163,7 @@ async def one_dict_for_all_events_is_read_each_time(stage: Stage) -> None:
     expect_equal(kept, {"good": 3.0, "num_good": 9.0}, sent=f"{sent}: the row")
 
 
-@check("TYPES-09", clause="T3", cause="names are not told apart", redundant=_FRONTEND)
+@check("TYPES-09", clause="T3", cause=FRONTEND_AT_FAULT, redundant=GUARDS_THE_FRONTEND)
 async def counts_are_summed_and_others_averaged(stage: Stage) -> None:
     """Names `num_*` are summed over the stream, others averaged over the events that have them.
 
@@ -179,7 +176,7 @@ async def counts_are_summed_and_others_averaged(stage: Stage) -> None:
     expect_equal(kept, {"num_seen": 5.0, "loss": 1.5}, sent=f"{sent}: the row")
 
 
-@check("TYPES-10", clause="T3", cause="a sum is infinite, and kept", redundant=_FRONTEND)
+@check("TYPES-10", clause="T3", cause=FRONTEND_AT_FAULT, redundant=GUARDS_THE_FRONTEND)
 async def values_beyond_the_range_of_floats(stage: Stage) -> None:
     """A sum that is too large for a float is left out, with one warning; a mean of such values is not."""
     sent = "two events of 1e308"
@@ -188,15 +185,15 @@ async def values_beyond_the_range_of_floats(stage: Stage) -> None:
     _expect_warnings(stage, 1, sent)
 
 
-@check("TYPES-11", clause="T3", cause="such a train writes no row", redundant=_FRONTEND)
+@check("TYPES-11", clause="T3", cause=FRONTEND_AT_FAULT, redundant=GUARDS_THE_FRONTEND)
 async def a_stream_without_events_is_a_row(stage: Stage) -> None:
-    """Where a stream brings no event, the row has the frontend's own metrics."""
+    """A stream without events still makes a row, with the frontend's own metrics."""
     sent = "a stream without events"
     expect_equal(await _kept(stage, [], sent), {}, sent=f"{sent}: the row, less the frontend's own")
     _expect_warnings(stage, 0, sent)
 
 
-@check("TYPES-12", clause="T3", cause="a row has a limit", redundant=_FRONTEND)
+@check("TYPES-12", clause="T3", cause=FRONTEND_AT_FAULT, redundant=GUARDS_THE_FRONTEND)
 async def ten_thousand_names(stage: Stage) -> None:
     """An event of 10,000 names is kept whole."""
     event = {f"m{i}": float(i) for i in range(10_000)}
@@ -231,10 +228,6 @@ def _metrics(row: dict[str, Any]) -> dict[str, float]:
 
 def _expect_warnings(stage: Stage, number: int, sent: str) -> None:
     """Look how often the frontend warned during the check."""
-    warnings = [
-        record.getMessage()
-        for record in stage.logged
-        if record.levelno >= logging.WARNING and record.name.startswith("art.")
-    ]
+    warnings = stage.warnings()
     got = f"{len(warnings)}: {' / '.join(warnings)}"
     expect(len(warnings) == number, got=got, expected=f"{number} warnings", sent=sent)

@@ -10,10 +10,10 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import art
+from art.adapter_kit.advantages import is_trainable
 from art_conformance.check import check
 from art_conformance.failure import Unobservable, expect, expect_equal
 from art_conformance.instruments.streams import call_train, interfering
-from art_conformance.rollouts import is_trainable
 from art_conformance.verdict import Level
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _SLOW_S = 0.05
 
 @check("YIELD-01", clause="T1", cause="the stream yields nothing, or yields objects of its own")
 async def yields_mappings(stage: Stage) -> None:
-    """A batch that can be trained yields at least one event, and every event is a mapping by str."""
+    """A batch that can be trained yields at least one event, and every event is a mapping with str keys."""
     for train in await _trains(await stage.run()):
         if train.ended and any(map(is_trainable, train.groups)):
             expect(
@@ -64,7 +64,7 @@ async def yields_mappings(stage: Stage) -> None:
     "YIELD-02", clause="T3", cause="names are sent as they are logged, with `train/` before them"
 )
 async def names_are_plain(stage: Stage) -> None:
-    """Names of metrics are plain: no split before them, no `/` in them, none that is the frontend's."""
+    """Metric names are plain: no split prefix, no `/`, and none that is reserved for the frontend."""
     for train in await _trains(await stage.run()):
         bad = {
             name
@@ -82,7 +82,7 @@ async def names_are_plain(stage: Stage) -> None:
     cause="a tensor, a flag or a loss that is not a number is passed on; send float(value), or leave it out",
 )
 async def values_are_finite_numbers(stage: Stage) -> None:
-    """Values of metrics are finite real numbers.
+    """Metric values are finite real numbers.
 
     An int or a float, also one of numpy; no bool, str or None, no tensor, neither NaN nor infinity, and no int
     that is too large for a float.
@@ -177,7 +177,7 @@ async def nothing_to_train_gives_no_event(stage: Stage) -> None:
     cause="the mean of an empty group, or the spread of one rollout, is taken",
 )
 async def odd_groups_are_tolerated(stage: Stage) -> None:
-    """Groups that hold exceptions, one rollout or none train beside others as if they were not there."""
+    """Exceptions in a group, and groups of one rollout or none, do not keep the rest from being trained."""
     run = await stage.run()
     groups = await run.groups()
     mixed = [art.TrajectoryGroup([*group.trajectories, TimeoutError("late")]) for group in groups]
@@ -249,7 +249,7 @@ async def _checkpoints_meanwhile(run: Run) -> set[int]:
 
 @check("YIELD-09", clause="T1", cause="a bounded queue drops events that are not taken at once")
 async def a_slow_consumer_misses_nothing(stage: Stage) -> None:
-    """Whoever takes the events slowly gets as many as whoever takes them at once."""
+    """A consumer that takes the events slowly gets as many as one that takes them at once."""
     run = await stage.run()
 
     async def slowly(stream: Any) -> AsyncIterator[Any]:

@@ -1,8 +1,9 @@
-"""What the interpreter tells of: which files are opened, which variables of the environment are set."""
+"""What the interpreter tells of: files that are opened, variables that are set, connections, processes."""
 
 from __future__ import annotations
 
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -17,13 +18,16 @@ class Audit:
 
     Args:
         *names: The events to keep.
+        only_from_here: Leave out what threads bring about that are there already, except the present one.
 
     Attributes:
         events: Each event and its arguments, oldest first.
     """
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, only_from_here: bool = False) -> None:
         self._names = frozenset(names)
+        others = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
+        self._bystanders = others if only_from_here else set[int | None]()
         self.events: list[tuple[str, tuple[Any, ...]]] = []
 
     def __enter__(self) -> Self:
@@ -43,7 +47,7 @@ class Audit:
         _watching.remove(self)
 
     def _see(self, name: str, args: tuple[Any, ...]) -> None:
-        if name in self._names:
+        if name in self._names and threading.get_ident() not in self._bystanders:
             self.events.append((name, args))
 
 

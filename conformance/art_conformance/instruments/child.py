@@ -1,6 +1,6 @@
 """A process that trains and is killed in the act: the checks on resuming start it, and go on where it was.
 
-`python -m art_conformance.instruments.child` reads a `Life` as JSON from its standard input.
+`python -m art_conformance.instruments.child` reads its `Orders` as JSON from its standard input.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from art_conformance.stage import Stage
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-Moment: TypeAlias = Literal["first-event", "end"]
+KilledAt: TypeAlias = Literal["first-event", "end"]
 
 # Of the time that the whole check has: what comes after needs some too.
 _SHARE_OF_TIME = 0.7
@@ -32,7 +32,7 @@ _TAIL_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
-class Life:
+class Orders:
     """What a child is to do: train once, train again, and be killed in that.
 
     Attributes:
@@ -49,12 +49,12 @@ class Life:
     workspace: str
     name: str
     seed: int
-    killed_at: Moment
+    killed_at: KilledAt
     import_path: list[str]
 
 
 @asynccontextmanager
-async def killed_child(stage: Stage, name: str, killed_at: Moment) -> AsyncIterator[None]:
+async def killed_child(stage: Stage, name: str, killed_at: KilledAt) -> AsyncIterator[None]:
     """Start a child and wait for its death. What it leaves running is ended at the end of the block.
 
     Raises:
@@ -65,7 +65,7 @@ async def killed_child(stage: Stage, name: str, killed_at: Moment) -> AsyncItera
         raise Unobservable("the adapter was given as an object, so no other process can make it")
     if stage.adapter.restart is not None:
         raise Unobservable("Adapter.restart needs the backend that a killed process takes with it")
-    life = Life(
+    orders = Orders(
         stage.target, str(stage.workspace), name, stage.seed, killed_at, [*map(str, sys.path)]
     )
     log = stage.workspace / f"{name}.log"
@@ -78,7 +78,7 @@ async def killed_child(stage: Stage, name: str, killed_at: Moment) -> AsyncItera
             start_new_session=True,
         )
     try:
-        await _until_killed(process, life, log, stage.adapter.timeout_s * _SHARE_OF_TIME)
+        await _until_killed(process, orders, log, stage.adapter.timeout_s * _SHARE_OF_TIME)
         yield
     finally:
         # It is dead, unless it hung; what it started may live on.
@@ -88,13 +88,13 @@ async def killed_child(stage: Stage, name: str, killed_at: Moment) -> AsyncItera
 
 
 async def _until_killed(
-    process: asyncio.subprocess.Process, life: Life, log: Path, timeout_s: float
+    process: asyncio.subprocess.Process, orders: Orders, log: Path, timeout_s: float
 ) -> None:
-    sent = f"a process that trains twice, to be killed in the second train ({life.killed_at})"
+    sent = f"a process that trains twice, to be killed in the second train ({orders.killed_at})"
     expected = "killed in the second train"
     try:
         async with asyncio.timeout(timeout_s):
-            await process.communicate(json.dumps(asdict(life)).encode())
+            await process.communicate(json.dumps(asdict(orders)).encode())
     except TimeoutError:
         got = f"not there after {timeout_s:g} s{_tail(log)}"
         expect(False, got=got, expected=expected, sent=sent)
@@ -112,30 +112,30 @@ def _tail(log: Path) -> str:
 
 
 def main() -> None:
-    """Live as standard input says."""
-    life = Life(**json.load(sys.stdin))
-    sys.path[:] = life.import_path
+    """Do as standard input says."""
+    orders = Orders(**json.load(sys.stdin))
+    sys.path[:] = orders.import_path
     try:
-        asyncio.run(_live(life))
+        asyncio.run(_obey(orders))
     except Exception as error:  # noqa: BLE001 - the parent tells it in one line
         sys.exit(f"{type(error).__name__}: {error}")
 
 
-async def _live(life: Life) -> None:
-    workspace = Path(life.workspace)
+async def _obey(orders: Orders) -> None:
+    workspace = Path(orders.workspace)
     stage = Stage(
-        load_adapter(life.target),
-        workspace / f"{life.name}.child",
+        load_adapter(orders.target),
+        workspace / f"{orders.name}.child",
         profile=PROFILES["quick"],
-        seed=life.seed,
+        seed=orders.seed,
     )
     stage.workspace = workspace
-    run = await stage.new_run(life.name, backend=stage.new_backend(life.name))
+    run = await stage.new_run(orders.name, backend=stage.new_backend(orders.name))
     await run.train()
 
     async def deadly(stream: AsyncIterator[Any]) -> AsyncIterator[Any]:
         async for event in stream:
-            if life.killed_at == "first-event":
+            if orders.killed_at == "first-event":
                 break
             yield event
         os.kill(os.getpid(), signal.SIGKILL)

@@ -233,7 +233,7 @@ def _certificates() -> ssl.SSLContext:
 
 def latest_name(run: Run) -> str:
     """Return the name that always means the newest checkpoint."""
-    names = run.model._capabilities.inference_name
+    names = run.capabilities.inference_name
     return run.model.name if names is None else names._model_inference_name(run.model)
 
 

@@ -7,13 +7,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import art
 from art.testing import InMemoryBackend
 from art_conformance.instruments.leftovers import Held, left_beyond
 from art_conformance.instruments.process_state import WatchedProcess
-from art_conformance.stage import close_backend
+from art_conformance.stage import close_backend, once_a_stage
 
 if TYPE_CHECKING:
     from art_conformance.stage import Stage
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 _GRACE_S = 3.0
 # Kept on purpose until the process ends, or for the next one, by libraries that adapters use.
 _KEPT_BY_LIBRARIES = ("torchinductor_", "pymp-")
-
-_lives: WeakKeyDictionary[Stage, Life] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -46,14 +43,9 @@ class Life:
     left: list[str]
 
 
+@once_a_stage
 async def watched_life(stage: Stage) -> Life:
-    """Return what one backend's life showed. It is lived once: a backend may need long to start."""
-    if stage not in _lives:
-        _lives[stage] = await _watched(stage)
-    return _lives[stage]
-
-
-async def _watched(stage: Stage) -> Life:
+    """Return what one backend's life showed."""
     await _import_everything(stage)
     directory = Path(tempfile.mkdtemp(prefix="life-", dir=stage.workspace))
     gc.collect()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import itertools
-import json
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,16 +20,23 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from art_conformance.failure import Unobservable, expect, expect_equal
+from art_conformance.failure import CheckFailed, Unobservable, expect, expect_equal
+from art_conformance.instruments.faults import (
+    Injected,
+    after_the_first_event,
+    after_the_last_event,
+    before_the_first_event,
+)
+from art_conformance.instruments.streams import interfering
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+    import threading
+    from collections.abc import AsyncIterator, Coroutine
 
     from art_conformance.run import Run
     from art_conformance.stage import Stage
 
 PROJECTS = ("one", "two")
-FATES = ("raises first", "raises midway", "raises after the end", "is cancelled")
 
 
 @dataclass(frozen=True)
@@ -72,18 +79,23 @@ class Account:
     ledger: list[int] = field(default_factory=list)
 
 
-class TrainBrokeError(Exception):
-    """What the streams are broken with."""
+def play(
+    stage: Stage, plan: Plan, loop: asyncio.AbstractEventLoop, given_up: threading.Event
+) -> None:
+    """Play sequences of calls on the loop, from another thread, until one breaks the account or all are through.
 
-
-def play(stage: Stage, plan: Plan, loop: asyncio.AbstractEventLoop) -> None:
-    """Play sequences of calls on the loop, from another thread, until one breaks the account or all are through."""
+    Args:
+        stage: Where they take place.
+        plan: How many, and how long.
+        loop: The event loop of the backend.
+        given_up: Set when nobody waits for the outcome any more: no further call is made.
+    """
     names = (f"state-{i}" for i in itertools.count())
 
     @seed(plan.seed)
     class Machine(_Machine):
         def __init__(self) -> None:
-            super().__init__(stage, plan, loop, next(names))
+            super().__init__(stage, plan, loop, given_up, next(names))
 
     phases = [Phase.generate, Phase.shrink] if plan.shrinks else [Phase.generate]
     run_state_machine_as_test(
@@ -102,6 +114,28 @@ def play(stage: Stage, plan: Plan, loop: asyncio.AbstractEventLoop) -> None:
     )
 
 
+class _GivenUpError(Exception):
+    """Ends a play that nobody waits for any more."""
+
+
+async def _cancelled_at_the_first_event(stream: Any) -> AsyncIterator[Any]:
+    async with aclosing(stream):
+        async for event in stream:
+            yield event
+            task = asyncio.current_task()
+            if task is not None:
+                task.cancel()
+            await asyncio.sleep(0)
+
+
+FATES = {
+    "raises first": before_the_first_event,
+    "raises midway": after_the_first_event,
+    "raises after the end": after_the_last_event,
+    "is cancelled": _cancelled_at_the_first_event,
+}
+"""How a train ends badly: what the frontend sees instead of the backend's stream."""
+
 projects = st.sampled_from(PROJECTS)
 
 
@@ -109,18 +143,32 @@ class _Machine(RuleBasedStateMachine):
     """The calls that users make, with everything that may go wrong between."""
 
     def __init__(
-        self, stage: Stage, plan: Plan, loop: asyncio.AbstractEventLoop, name: str
+        self,
+        stage: Stage,
+        plan: Plan,
+        loop: asyncio.AbstractEventLoop,
+        given_up: threading.Event,
+        name: str,
     ) -> None:
         super().__init__()
-        self.stage, self.plan, self.loop, self.name = stage, plan, loop, name
+        self.stage, self.plan, self.name = stage, plan, name
+        self.loop, self.given_up = loop, given_up
         self.accounts = {project: Account() for project in PROJECTS}
         self.runs: dict[str, Run] = {}
         self.restarts = 0
         self.story: list[str] = []
 
     def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        if self.given_up.is_set():
+            coroutine.close()
+            raise _GivenUpError
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        return future.result(self.plan.call_timeout_s)
+        done, _ = concurrent.futures.wait([future], self.plan.call_timeout_s)
+        if not done:
+            future.cancel()
+            got = f"not finished after {self.plan.call_timeout_s:g} s"
+            raise CheckFailed(got, expected="its end", sent=self.told("call that came next"))
+        return future.result()
 
     @initialize()
     def begin(self) -> None:
@@ -159,16 +207,13 @@ class _Machine(RuleBasedStateMachine):
         self.story.append(f"train {project}" if has_signal else f"train {project} without signal")
         expect_equal(result.step, account.step, sent=self.told("the step returned"))
 
-    @rule(project=projects, fate=st.sampled_from(FATES))
+    @rule(project=projects, fate=st.sampled_from(sorted(FATES)))
     def broken_train(self, project: str, fate: str) -> None:
         run, account = self.runs[project], self.accounts[project]
         self._settle(run, account)
         groups = self.call(run.groups())
-        run.recorder.interfere = _breaking(fate)
-        try:
+        with interfering(run, FATES[fate]):
             ended_well = self.call(_ends_well(run.train(groups)))
-        finally:
-            run.recorder.interfere = None
         self.story.append(f"train {project}, which {fate}")
         result = self.told("the result")
         expect(not ended_well, got="it ended well", expected="an error", sent=result)
@@ -213,7 +258,7 @@ class _Machine(RuleBasedStateMachine):
 
     def _settle(self, run: Run, account: Account) -> None:
         """A commit that the books do not know of is adopted where the backend tells its step, else made anew."""
-        if account.committed > account.step and run.model._capabilities.step is not None:
+        if account.committed > account.step and run.capabilities.step is not None:
             account.step = account.committed
             account.ledger.append(account.step)
 
@@ -235,40 +280,12 @@ class _Machine(RuleBasedStateMachine):
 
 def _ledger(run: Run) -> list[int | str]:
     """Return the steps that were counted; a rewind, which no account has, in words."""
-    path = run.directory / "steps.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    entries = map(json.loads, lines)
-    return [e["step"] if "step" in e else f"rewind to {e['rewind_to']}" for e in entries]
-
-
-def _breaking(fate: str) -> Any:
-    """Return an interference that ends a stream as `fate` says."""
-
-    async def interfere(stream: AsyncGenerator[Any, None]) -> AsyncIterator[Any]:
-        async with aclosing(stream):
-            if fate == "raises first":
-                raise TrainBrokeError
-            async for event in stream:
-                yield event
-                if fate == "raises midway":
-                    raise TrainBrokeError
-                if fate == "is cancelled":
-                    await _cancel_this_task()
-        raise TrainBrokeError
-
-    return interfere
-
-
-async def _cancel_this_task() -> None:
-    task = asyncio.current_task()
-    if task is not None:
-        task.cancel()
-    await asyncio.sleep(0)
+    return [e["step"] if "step" in e else f"rewind to {e['rewind_to']}" for e in run.ledger()]
 
 
 async def _ends_well(train: Coroutine[Any, Any, Any]) -> bool:
     try:
         await train
-    except (TrainBrokeError, asyncio.CancelledError):
+    except (Injected, asyncio.CancelledError):
         return False
     return True

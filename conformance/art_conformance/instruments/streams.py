@@ -46,6 +46,31 @@ def call_train(
     return run.backend._train_model(run.model, groups, config, {}, False)
 
 
+async def train_past_the_frontend(
+    run: Run,
+    target_step: int,
+    groups: list[art.TrajectoryGroup] | None = None,
+    learning_rate: float = 1e-4,
+) -> None:
+    """Let the backend train to the stream's end; the books hear nothing of it.
+
+    Args:
+        run: The run.
+        target_step: The checkpoint to make.
+        groups: A batch; the run's usual one where none is given.
+        learning_rate: The rate.
+    """
+    batch = await run.groups() if groups is None else groups
+    async for _ in call_train(run, target_step, batch, learning_rate):
+        pass
+
+
+async def weights_of_a_train(run: Run, target_step: int) -> object:
+    """Train a checkpoint past the frontend, on the same batch each time, and return a digest of its weights."""
+    await train_past_the_frontend(run, target_step)
+    return await run.weights(target_step)
+
+
 async def put_away(run: Run, stream: Any) -> None:
     """Close what a call returned that is not looked at further. What cannot be closed is run to its end."""
     if inspect.iscoroutine(stream):

@@ -43,7 +43,7 @@ class AnswerEditor:
             body = message.get("body", b"")
             body = self._edited_event(body) if is_stream else self._edited(body)
             if head.get("status"):
-                headers = {**dict(head["headers"])}
+                headers = dict(head["headers"])
                 if not is_stream:
                     headers[b"content-length"] = str(len(body)).encode()
                 await send({**head, "headers": list(headers.items())})

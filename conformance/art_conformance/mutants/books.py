@@ -27,7 +27,7 @@ class LogsRolloutsItself(ReferenceBackend):
             yield event
 
 
-@mutant(killed_by=("LOG-01",))
+@mutant(killed_by=("LOG-01", "FS-05"))
 class CentresRewardsInPlace(ReferenceBackend):
     """It writes the advantages over the rewards of the groups that it was given."""
 
@@ -68,7 +68,7 @@ class MakesTwoSteps(ReferenceBackend):
         await super()._commit(model, step + 1, weight)
 
 
-@mutant(killed_by=("LOG-05",))
+@mutant(killed_by=("LOG-05", "FS-01", "FS-02"))
 class KeepsNotesInTheState(ReferenceBackend):
     """It keeps its own step in the user's state.json."""
 
@@ -98,11 +98,3 @@ class NamesMetricsByCall(ReferenceBackend):
 
     def _event(self, change: float, num_steps: int) -> dict[str, float]:
         return {**super()._event(change, num_steps), f"loss_{next(self._calls)}": 1.0}
-
-
-@mutant(killed_by=("LOG-11",))
-class PrefixesMetrics(ReferenceBackend):
-    """The names of metrics have the prefix that the frontend adds."""
-
-    def _event(self, change: float, num_steps: int) -> dict[str, float]:
-        return {f"train/{k}": v for k, v in super()._event(change, num_steps).items()}

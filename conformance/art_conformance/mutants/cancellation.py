@@ -73,22 +73,6 @@ class WaitsForItsWorkWhenCancelled(_Training):
 
 
 @mutant(killed_by=("CONC-02",))
-class CommitsWhenItCleansUp(ReferenceBackend):
-    """What was trained so far is saved in a `finally`, also when the train is cancelled."""
-
-    async def _train_model(
-        self, model: Any, trajectory_groups: Any, config: Any, *args: Any, **kwargs: Any
-    ) -> AsyncIterator[dict[str, float]]:
-        try:
-            async for event in super()._train_model(
-                model, trajectory_groups, config, *args, **kwargs
-            ):
-                yield event
-        finally:
-            await self._commit(model, self._target_step(config), 1.0)
-
-
-@mutant(killed_by=("CONC-02",))
 class CommitsInTheBackground(ReferenceBackend):
     """The checkpoint is made by a task that goes on when the train is cancelled."""
 
@@ -103,23 +87,6 @@ class CommitsInTheBackground(ReferenceBackend):
         async for event in super()._train_model(model, trajectory_groups, config, *args, **kwargs):
             yield event
         await self._work
-
-
-@mutant(killed_by=("CONC-03",), timeout_s=2)
-class KeepsItsLock(ReferenceBackend):
-    """A lock that is taken for a train is released at its clean end only."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._is_busy = False
-
-    async def _train_model(self, *args: Any, **kwargs: Any) -> AsyncIterator[dict[str, float]]:
-        if self._is_busy:
-            raise TrainingError("another train is running")
-        self._is_busy = True
-        async for event in super()._train_model(*args, **kwargs):
-            yield event
-        self._is_busy = False
 
 
 @mutant(killed_by=("CONC-04",))

@@ -30,9 +30,9 @@ class EndsQuietly(ReferenceBackend):
             logger.warning("training failed: %s", error)
 
 
-@mutant(killed_by=("ERR-04", "ERR-05", "ERR-06", "ERR-11"))
+@mutant(killed_by=("ERR-04", "ERR-05", "ERR-06", "ERR-11", "CONC-02"))
 class SavesInAnyCase(ReferenceBackend):
-    """The checkpoint is saved in a `finally`, also when the train breaks."""
+    """The checkpoint is saved in a `finally`, also when the train breaks or is cancelled."""
 
     async def _train_model(self, *args: Any) -> AsyncIterator[dict[str, float]]:
         try:
@@ -67,7 +67,7 @@ class YieldsWhileItIsClosed(ReferenceBackend):
             yield {"loss": 0.0}
 
 
-@mutant(killed_by=("ERR-02",))
+@mutant(killed_by=("ERR-02", "CONC-03"))
 class StaysBusy(ReferenceBackend):
     """A train that breaks leaves it busy for good."""
 

@@ -57,14 +57,6 @@ class WritesBetweenCheckpoints(_Committing):
         (art.checkpoints_dir(model) / "latest").write_text("1")
 
 
-@mutant(killed_by=("FS-01", "FS-02"))
-class MergesIntoTheState(_Committing):
-    """It keeps its own step in the user's state."""
-
-    def _also(self, model: Any) -> None:
-        model.merge_state({"latest_step": 1})
-
-
 @mutant(killed_by=("FS-02",))
 class ReadsTheHistory(_Committing):
     """It looks into the history for what the frontend has told it."""
@@ -172,19 +164,6 @@ class LeavesTemporaryFiles(_Committing):
     def _also(self, model: Any) -> None:
         del model
         tempfile.mkdtemp()
-
-
-@mutant(killed_by=("FS-05",))
-class NormalisesRewardsInPlace(ReferenceBackend):
-    """The rewards of a group are centred where they are."""
-
-    def _trainable(self, groups: list[art.TrajectoryGroup]) -> list[art.TrajectoryGroup]:
-        found = super()._trainable(groups)
-        for group in found:
-            mean = sum(t.reward for t in group.trajectories) / len(group.trajectories)
-            for trajectory in group.trajectories:
-                trajectory.reward -= mean
-        return found
 
 
 @mutant(killed_by=("FS-05",))

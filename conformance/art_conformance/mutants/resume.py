@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from art.errors import TrainingError
@@ -155,14 +154,3 @@ class LocksTheModelOut(ReferenceBackend):
                 yield event
         finally:
             lock.unlink()
-
-
-@mutant(killed_by=("RES-09",))
-class RefusesToReplace(ReferenceBackend):
-    """A checkpoint that exists already is an error."""
-
-    async def _commit(self, model: Any, step: int, weight: float) -> None:
-        with suppress(FileNotFoundError):
-            checkpoints.load(self._directory(model), step)
-            raise TrainingError(f"checkpoint {step} exists already")
-        await super()._commit(model, step, weight)

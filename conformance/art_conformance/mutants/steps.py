@@ -143,7 +143,7 @@ class SavesTheOldWeights(ReferenceBackend):
         await super()._commit(model, step, weight)
 
 
-@mutant(killed_by=("STEP-08",))
+@mutant(killed_by=("STEP-08", "RES-09"))
 class RefusesAnExistingTarget(ReferenceBackend):
     """A checkpoint that exists already is an error."""
 

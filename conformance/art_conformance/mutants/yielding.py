@@ -44,7 +44,7 @@ class NumbersItsMetrics(ReferenceBackend):
         return dict(enumerate(super()._event(change, num_steps).values()))  # type: ignore[arg-type]
 
 
-@mutant(killed_by=("YIELD-02",))
+@mutant(killed_by=("YIELD-02", "LOG-11"))
 class PrefixesNames(ReferenceBackend):
     """Names have the split before them, as in the history."""
 
