@@ -12,10 +12,11 @@ ROOT = Path(__file__).parents[2]
 
 def run(cwd: Path, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `python -m MODULE ARGUMENTS` in a directory; the tests' own modules can be imported."""
+    environment = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PY_COLORS": "0"},
+        env={**environment, "PYTHONPATH": str(ROOT), "PY_COLORS": "0"},
         capture_output=True,
         text=True,
         timeout=100,
