@@ -69,6 +69,10 @@ class Probe:
         """Make a checkpoint vanish behind the backend's back, where it lies in no directory of the model."""
         raise Unobservable("no probe makes a checkpoint vanish")
 
+    async def copy(self, model: AnyModel, step: int, to: int) -> None:  # noqa: ARG002 - likewise
+        """Make another checkpoint of one, behind the backend's back, where it lies in no directory of the model."""
+        raise Unobservable("no probe copies a checkpoint")
+
     async def fail_next(self, fault: Fault) -> None:
         """Make the next train call or deletion fail inside the adapter.
 
@@ -134,10 +138,11 @@ class Adapter:
     def new_backend(self, directory: Path) -> Any:
         """Call `make_backend`, with the directory where it takes one."""
         try:
-            if _takes_a_directory(self.make_backend):
-                directory.mkdir(parents=True, exist_ok=True)
-                return self.make_backend(directory)
-            return self.make_backend()
+            argument = _directory_argument(self.make_backend, directory)
+            if argument is None:
+                return self.make_backend()
+            directory.mkdir(parents=True, exist_ok=True)
+            return self.make_backend(**argument)
         except Exception as error:
             raise SetupError(
                 f"make_backend raised {type(error).__name__}: {error}{_where(error)}"
@@ -198,14 +203,20 @@ def load_adapter(target: str) -> Adapter:
     )
 
 
-def _takes_a_directory(factory: Callable[..., Any]) -> bool:
-    """Whether a factory has a parameter that must be given."""
+def _directory_argument(factory: Callable[..., Any], directory: Path) -> dict[str, Path] | None:
+    """Return the directory by the name of the parameter that must be given; None where there is none."""
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):
-        return False
-    positional = [p for p in parameters if p.kind in {p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD}]
-    return any(p.default is p.empty for p in positional)
+        return None
+    required = (
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
+        and parameter.default is parameter.empty
+    )
+    name = next(required, None)
+    return None if name is None else {name: directory}
 
 
 def _where(error: BaseException) -> str:

@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
     CheckFunction: TypeAlias = Callable[[Stage], Awaitable[None]]
 
-GUARDS_THE_FRONTEND = "it guards the frontend, not the adapter"
-"""`redundant` of a check that fails by the frontend's fault alone."""
+GUARDS_THE_FRONTEND = "it guards the frontend: an adapter that breaks it breaks other checks first"
+"""`redundant` of a check that fails by the frontend's fault, or where much else is broken."""
 
-FRONTEND_AT_FAULT = "the frontend is at fault, not the adapter: please report it"
+FRONTEND_AT_FAULT = (
+    "where nothing else fails, the frontend is at fault, not the adapter: please report it"
+)
 """`cause` of such a check."""
 
 

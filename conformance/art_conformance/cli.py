@@ -13,7 +13,7 @@ from art_conformance.checks import ALL
 from art_conformance.manifest import write_manifest
 from art_conformance.profile import PROFILES
 from art_conformance.session import Session
-from art_conformance.verdict import Level
+from art_conformance.verdict import Level, Verdict
 
 if TYPE_CHECKING:
     from art_conformance.report import Report
@@ -112,19 +112,27 @@ def _certify(options: argparse.Namespace) -> int:
         strict_new=options.strict_new,
     ) as session:
         ids = [entry.id for entry in session.manifest]
-        for id_ in ids if options.only is None else _chosen(options.only, ids):
-            _progress(id_)
-            session.run(id_)
+        chosen = ids if options.only is None else _chosen(options.only, ids)
+        for number, id_ in enumerate(chosen, 1):
+            _progress(f"{number}/{len(chosen)} {id_}")
+            result = session.run(id_)
+            if result.is_broken:
+                _tell(f"{result.verdict} {id_} ({number}/{len(chosen)})")
         _progress("")
         report = session.report(options.target)
     print(report.summary())
     if options.out is not None:
         report.write(options.out)
-    return CERTIFIED if _is_enough(report, Level(options.level)) else NOT_CERTIFIED
+    return _status(report, Level(options.level))
 
 
-def _is_enough(report: Report, wanted: Level) -> bool:
-    return report.level is not None and report.level.rank >= wanted.rank
+def _status(report: Report, wanted: Level) -> int:
+    if report.level is not None and report.level.rank >= wanted.rank:
+        return CERTIFIED
+    if wanted is not Level.CORE or Verdict.XFAIL in report.counts:
+        reasons = "; ".join(report.in_the_way(wanted))
+        print(f"level {wanted} was asked for; in its way: {reasons}")
+    return NOT_CERTIFIED
 
 
 def _chosen(names: list[str], ids: list[str]) -> list[str]:
@@ -149,7 +157,12 @@ def _explanation(id_: str) -> str:
     raise ConfigurationError(f"there is no check {id_!r}; see --list")
 
 
-def _progress(id_: str) -> None:
+def _progress(text: str) -> None:
     """Show on a terminal which check runs."""
     if sys.stderr.isatty():
-        print(f"\r{id_:60}\r", end="", file=sys.stderr, flush=True)
+        print(f"\r{text:60}\r", end="", file=sys.stderr, flush=True)
+
+
+def _tell(text: str) -> None:
+    """Tell of a failure as soon as it is known; all about it comes at the end."""
+    print(text, file=sys.stderr, flush=True)

@@ -77,6 +77,14 @@ class Report:
                 return _ASKED_FOR[level].isdisjoint(result.lacks)
         return True
 
+    def in_the_way(self, level: Level) -> list[str]:
+        """Return what denies a level, a line for each verdict: the ids, and where it is short the reason."""
+        denying: dict[str, list[str]] = {}
+        for result in self.results:
+            if result.is_broken or not self._allows(level, result):
+                denying.setdefault(str(result.verdict), []).append(result.id)
+        return [f"{verdict} {', '.join(ids)}" for verdict, ids in denying.items()]
+
     @property
     def counts(self) -> dict[str, int]:
         """How often each verdict was given, those that were not left out."""
@@ -173,10 +181,11 @@ class Report:
         blocks = [
             self.explained(result)
             for result in self.results
-            if result.verdict in {Verdict.FAIL, Verdict.ERROR} and result.reason != NOT_RUN
+            if result.verdict in {Verdict.FAIL, Verdict.ERROR}
+            and not result.reason.startswith(NOT_RUN)
         ]
         left_out = self._left_out()
-        not_run = sum(result.reason == NOT_RUN for result in self.results)
+        not_run = sum(result.reason.startswith(NOT_RUN) for result in self.results)
         if not_run:
             left_out.append(f"{not_run} checks were not run, so nothing can be certified")
         return "\n\n".join(

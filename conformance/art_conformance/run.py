@@ -124,6 +124,10 @@ class Run:
         """Make a checkpoint vanish behind the backend's back; see `Probe.lose`."""
         await self._probed("lose", self.model, step)
 
+    async def copy(self, step: int, to: int) -> None:
+        """Make another checkpoint of one, behind the backend's back; see `Probe.copy`."""
+        await self._probed("copy", self.model, step, to)
+
     async def fail_next(self, fault: Fault) -> None:
         """Make the next call fail inside the adapter; see `Probe.fail_next`."""
         await self._probed("fail_next", fault)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import re
 import shutil
+import sysconfig
 import tempfile
 import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import art
+import art_conformance
 from art.adapter_kit.dependencies import require
 from art.backend import Capabilities
 from art.errors import ConfigurationError
@@ -30,6 +33,13 @@ if TYPE_CHECKING:
     from art_conformance.check import Check
     from art_conformance.profile import Profile
 
+_NOT_THE_AUTHORS = (
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")),
+    *(str(Path(module.__file__ or "").parent) for module in (art, art_conformance)),
+    "<",
+)
+# Each takes all the time that a check may take: after so many the answer is known.
+_MOST_HUNG = 3
 _SKIPS = ("Skipped", "SkipTest")
 
 
@@ -67,6 +77,7 @@ class Session:
         self.manifest = list(read_manifest() if manifest is None else manifest)
         self.results: dict[str, Result] = {}
         self._strict_new = strict_new
+        self._num_hung = 0
         self._checks = {check.id: check for check in checks}
         require(("hypothesis",), extra="conformance", needed_by="the suite", distribution="art-rl")
         self._refuse_unknown_ids(adapter.xfail, "Adapter.xfail")
@@ -128,6 +139,8 @@ class Session:
         lacking = self._lacking(id_)
         if lacking:
             return self._absent(lacking[0])
+        if self._num_hung >= _MOST_HUNG:
+            return Verdict.ERROR, f"{NOT_RUN}: {_MOST_HUNG} checks hung before it"
         return self._expected_to_fail(check, *self._run(check))
 
     def _lacking(self, id_: str) -> tuple[str, ...]:
@@ -161,6 +174,7 @@ class Session:
             if isinstance(error, KeyboardInterrupt):
                 raise
             verdict, reason = _verdict_of(error)
+            self._num_hung += isinstance(error, HungError)
             if not isinstance(error, Unobservable):
                 self._renew()
             return verdict, reason
@@ -242,5 +256,11 @@ def _verdict_of(error: BaseException) -> tuple[Verdict, str]:
             return Verdict.FAIL, f"got:      {error}"
     if type(error).__name__ in _SKIPS:
         return Verdict.ERROR, f"skipping is no verdict ({error}); decline the capability instead"
-    where = place_of(traceback.extract_tb(error.__traceback__)[-1])
-    return Verdict.FAIL, f"got:      {type(error).__name__}: {error} ({where})"
+    return Verdict.FAIL, f"got:      {type(error).__name__}: {error} ({_place_of(error)})"
+
+
+def _place_of(error: BaseException) -> str:
+    """Say where an error arose: in the author's own code, where it went through any."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_AUTHORS)]
+    return place_of((own or frames)[-1])

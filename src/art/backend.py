@@ -22,9 +22,9 @@ Training (`_train_model`):
   commit the checkpoint stays, and T8 applies. Cancellation is not swallowed; remote work that cannot be
   cancelled is awaited or adopted before the next train.
 - T6: With nothing trainable it yields no event and leaves the weights unchanged; the step still advances.
-- T7: It writes only under `checkpoints/{step}/` and a dot-directory of its own beside them. It touches no
-  other file of the frontend, nor cwd, environ, the global RNG, the logging configuration or `wandb.run`, and
-  mutates neither the groups nor the model. A map of its own is keyed by (project, name).
+- T7: In the model's directory it writes only under `checkpoints/{step}/` and a dot-directory of its own beside
+  them. It touches no file of the frontend, nor cwd, environ, the global RNG, the logging configuration or
+  `wandb.run`, and mutates neither the groups nor the model. A map of its own is keyed by (project, name).
 - T8: A `target_step` that already exists is replaced by this call's result.
 
 Deletion (`_delete_checkpoint_files`):

@@ -14,11 +14,13 @@ from art_conformance.instruments.cancelling import (
     AFTER_THE_FIRST_EVENT,
     AT_THE_FIRST_EVENT,
     BEFORE_THE_FIRST_EVENT,
+    Moment,
     cancelled_train,
     deadline_s,
     outcome,
 )
 from art_conformance.instruments.complaints import Complaints
+from art_conformance.instruments.slow_threads import slow_threads
 from art_conformance.instruments.streams import (
     call_train,
     interfering,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from art_conformance.run import Run
     from art_conformance.stage import Stage
 
+_SAVING_S = 0.2
 _NEW, _NONE = "a new checkpoint", "no new checkpoint"
 
 
@@ -251,3 +254,31 @@ async def _cancel_past_the_frontend(run: Run, target: int) -> None:
 
     task = asyncio.create_task(train())
     await asyncio.wait([task])
+
+
+@check(
+    "CONC-17",
+    clause="T5",
+    level=Level.FULL,
+    cause="the checkpoint is saved by `asyncio.to_thread`, which a cancellation leaves at once while its thread "
+    "goes on; `art.adapter_kit.blocking.run_blocking` waits for the thread",
+)
+async def a_cancelled_commit_is_done_or_not(stage: Stage) -> None:
+    """A cancellation that arrives while the checkpoint is saved ends with the checkpoint made or not; none appears later.
+
+    What the event loop hands to threads is delayed meanwhile.
+    """
+    run = await stage.run()
+    usual = await _usual_train(run)
+    moment = Moment("after its last event", max(1, usual.num_events))
+    with slow_threads(_SAVING_S):
+        await cancelled_train(run, moment)
+        at_once = await run.checkpoints()
+        await asyncio.sleep(3 * _SAVING_S)
+    later = await run.checkpoints()
+    expect(
+        later == at_once,
+        got=_NEW,
+        expected=_NONE,
+        sent="cancelled a train after its last event, and waited for a while after its end",
+    )

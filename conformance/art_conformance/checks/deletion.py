@@ -272,19 +272,23 @@ async def doomed_steps_leave_the_listing(stage: Stage) -> None:
     clause="D1",
     level=Level.FULL,
     needs=("listing",),
+    renews=True,
     cause="steps are compared as text, or four digits are taken for the rule",
 )
 async def steps_beyond_9999_are_numbers(stage: Stage) -> None:
     """Step 10000 comes after step 9999, and is kept like any other.
 
-    Copies of the latest checkpoint's directory stand in for both. They are kept, not deleted, since a copy may
-    point to the same thing elsewhere.
+    Copies of the latest checkpoint stand in for both: of its directory, or what the probe makes. They are kept,
+    not deleted, since a copy may point to the same thing elsewhere.
     """
     run = await stage.run()
     latest = (await existing(run, 1))[-1]
     directory = _directory_of(run, latest)
     if directory is None:
-        return  # its numbers are no names, which sort as text
+        for step in (9999, 10000):
+            await run.copy(latest, step)
+        await _expect_in_order(run, latest)
+        return
     padding = len(directory.name) if directory.name.startswith("0") else 0
     copies = [directory.with_name(f"{step:0{padding}d}") for step in (9999, 10000)]
     try:
@@ -299,7 +303,7 @@ async def steps_beyond_9999_are_numbers(stage: Stage) -> None:
 async def _expect_in_order(run: Run, latest: int) -> None:
     listed = await run.backend._list_checkpoint_steps(run.model)
     if not {9999, 10000} & set(listed):
-        return  # it does not take a copy for a checkpoint: its numbers are kept elsewhere
+        raise Unobservable("a copied directory is no checkpoint here, and no probe copies one")
     sent = "a listing, with checkpoints 9999 and 10000"
     expect_equal(listed[-2:], [9999, 10000], sent=sent)
     newest = await run.told_step()

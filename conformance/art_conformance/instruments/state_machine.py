@@ -205,7 +205,7 @@ class _Machine(RuleBasedStateMachine):
         account.ledger.append(account.step)
         account.num_rows += 2
         self.story.append(f"train {project}" if has_signal else f"train {project} without signal")
-        expect_equal(result.step, account.step, sent=self.told("the step returned"))
+        expect_equal(result.step, account.step, sent=self.told("step returned"))
 
     @rule(project=projects, fate=st.sampled_from(sorted(FATES)))
     def broken_train(self, project: str, fate: str) -> None:
@@ -215,7 +215,7 @@ class _Machine(RuleBasedStateMachine):
         with interfering(run, FATES[fate]):
             ended_well = self.call(_ends_well(run.train(groups)))
         self.story.append(f"train {project}, which {fate}")
-        result = self.told("the result")
+        result = self.told("result")
         expect(not ended_well, got="it ended well", expected="an error", sent=result)
         account.num_rows += 1
         if fate == "raises after the end":

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from art.errors import TrainingError
 from art_conformance.mutants import mutant
-from art_conformance.reference import ReferenceBackend
+from art_conformance.reference import ReferenceBackend, checkpoints
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from art.backend import AnyModel
 
 
 class _Training(ReferenceBackend):
@@ -134,3 +136,12 @@ class GoesOnWhereACancelledTrainStopped(ReferenceBackend):
 
     def _left_over(self) -> float:
         return max(0.0, self._unfinished - 2.0)  # a train of the reference has two updates
+
+
+@mutant(killed_by=("CONC-17",))
+class CommitsInAThreadOfItsOwn(ReferenceBackend):
+    """The checkpoint is saved in a thread that a cancellation leaves behind at work."""
+
+    async def _commit(self, model: AnyModel, step: int, weight: float) -> None:
+        await asyncio.to_thread(checkpoints.save, self._directory(model), step, weight)
+        await self._publish(model, step)
