@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from art.backend import Capabilities
 from art.errors import ConfigurationError
-from art_conformance.failure import SetupError, Unobservable, place_of
+from art_conformance.failure import SetupError, Unobservable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -143,7 +143,9 @@ class Adapter:
                 return self.make_backend()
             directory.mkdir(parents=True, exist_ok=True)
             return self.make_backend(**argument)
-        except Exception as error:
+        except (
+            BaseException
+        ) as error:  # pytest's skip, an exit: whatever it is, there is no backend
             raise SetupError(
                 f"make_backend raised {type(error).__name__}: {error}{_where(error)}"
             ) from error
@@ -181,7 +183,7 @@ def load_adapter(target: str) -> Adapter:
         sys.path.insert(0, "")  # a module beside the author, as with `python -m`
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:  # a stranger's module may raise anything while it is imported
+    except (Exception, SystemExit) as error:  # a stranger's module may raise anything
         raise ConfigurationError(
             f"{module_name!r} could not be imported: {type(error).__name__}: {error}{_where(error)}"
         ) from error
@@ -189,10 +191,14 @@ def load_adapter(target: str) -> Adapter:
         try:
             found = getattr(found, name)
         except AttributeError:
-            names = ", ".join(sorted(n for n in vars(found) if not n.startswith("_"))[:12])
+            names = ", ".join(sorted(n for n in dir(found) if not n.startswith("_"))[:12])
             raise ConfigurationError(
                 f"{target!r}: {module_name} has no {path!r}; it has {names or 'nothing'}"
             ) from None
+        except Exception as error:
+            raise ConfigurationError(
+                f"{target!r}: {name} raised {type(error).__name__}: {error}{_where(error)}"
+            ) from error
     if isinstance(found, Adapter):
         return found
     if callable(found):
@@ -220,6 +226,9 @@ def _directory_argument(factory: Callable[..., Any], directory: Path) -> dict[st
 
 
 def _where(error: BaseException) -> str:
-    """Say where an error arose, in brackets."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f" ({place_of(frames[-1])})" if frames else ""
+    """Say where an error arose, as ` (file.py, line 3)`; nothing where that is no file."""
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<")
+    ]
+    last = frames[-1].filename if frames else __file__
+    return "" if last == __file__ else f" ({last.rpartition('/')[2]}, line {frames[-1].lineno})"

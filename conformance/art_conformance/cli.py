@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from art.errors import ConfigurationError
 from art_conformance.adapter import load_adapter
 from art_conformance.checks import ALL
 from art_conformance.manifest import write_manifest
 from art_conformance.profile import PROFILES
+from art_conformance.report import make_report_directory
 from art_conformance.session import Session
 from art_conformance.verdict import Level, Verdict
 
 if TYPE_CHECKING:
     from art_conformance.report import Report
 
-CERTIFIED, NOT_CERTIFIED, COULD_NOT_RUN = 0, 1, 2
+CERTIFIED, NOT_CERTIFIED, COULD_NOT_RUN, INTERRUPTED = 0, 1, 2, 130
 
 
 def command(arguments: list[str]) -> int:
@@ -52,7 +57,24 @@ def command(arguments: list[str]) -> int:
 
 def main() -> int:
     """Run the command with the arguments of the process."""
-    return command(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    signal.signal(signal.SIGTERM, _end)  # so that what was begun is cleaned up
+    try:
+        status = command(sys.argv[1:])
+    except KeyboardInterrupt:
+        print("art_conformance: interrupted", file=sys.stderr)
+        status = INTERRUPTED
+    if any(thread is not threading.main_thread() for thread in threading.enumerate()):
+        # Something of the adapter hangs in a thread, and Python would wait for it.
+        sys.stdout.flush()
+        os._exit(status)
+    return status
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -104,6 +126,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _certify(options: argparse.Namespace) -> int:
     adapter = load_adapter(options.target)
+    if options.out is not None:
+        make_report_directory(options.out)
     with Session(
         adapter,
         profile=PROFILES[options.profile],
@@ -119,10 +143,11 @@ def _certify(options: argparse.Namespace) -> int:
             if result.is_broken:
                 _tell(f"{result.verdict} {id_} ({number}/{len(chosen)})")
         _progress("")
+        # Before the session is closed, which may take long where something hangs.
         report = session.report(options.target)
-    print(report.summary())
-    if options.out is not None:
-        report.write(options.out)
+        print(report.summary(), flush=True)
+        if options.out is not None:
+            report.write(options.out)
     return _status(report, Level(options.level))
 
 

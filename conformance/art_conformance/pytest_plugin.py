@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from art_conformance.session import Session
 
+_RUN = "art_conformance_run"
 _MANIFEST = Path(__file__).with_name("manifest.json")
 
 
@@ -40,6 +41,14 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     return _Checks.from_parent(parent, path=file_path)
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail where an adapter is named and no check was collected: the package was not among the arguments."""
+    config = session.config
+    is_named = config.getoption("--art-adapter") is not None
+    if is_named and not config.pluginmanager.has_plugin(_RUN) and not session.exitstatus:
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
 class _Checks(pytest.File):
     """The checks of the manifest."""
 
@@ -56,7 +65,7 @@ class _Checks(pytest.File):
             run = _Run(self.config)
         except ConfigurationError as error:
             raise pytest.UsageError(f"art_conformance: {error}") from error
-        self.config.pluginmanager.register(run, "art_conformance_run")
+        self.config.pluginmanager.register(run, _RUN)
         for entry in read_manifest(self.path):
             yield _CheckItem.from_parent(self, name=entry.id, run=run)
 
@@ -105,10 +114,14 @@ class _Run:
         from art.errors import ConfigurationError
         from art_conformance.adapter import load_adapter
         from art_conformance.profile import PROFILES
+        from art_conformance.report import make_report_directory
         from art_conformance.session import Session
 
         self.target: str = config.getoption("--art-adapter")
-        self._directory: str | None = config.getoption("--art-report")
+        directory: str | None = config.getoption("--art-report")
+        self._directory = None if directory is None else Path(directory)
+        if self._directory is not None:
+            make_report_directory(self._directory)
         profile: str = config.getoption("--art-profile")
         if profile not in PROFILES:
             raise ConfigurationError(f"--art-profile is {profile!r}; use {', '.join(PROFILES)}")
@@ -129,7 +142,7 @@ class _Run:
         self.session.close()
         report = self.session.report(self.target)
         if self._directory is not None:
-            report.write(Path(self._directory))
+            report.write(self._directory)
         if report.level is None and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from art.errors import ConfigurationError
 from art_conformance.manifest import PROTOCOL_VERSION, SUITE_VERSION
 from art_conformance.verdict import Level, Result, Verdict
 
@@ -142,10 +143,10 @@ class Report:
 
     def write(self, directory: Path) -> None:
         """Write conformance.json, conformance.md and conformance-badge.json."""
-        directory.mkdir(parents=True, exist_ok=True)
         for name, value in (("conformance", self.as_dict()), ("conformance-badge", self.badge())):
-            (directory / f"{name}.json").write_text(json.dumps(value, indent=1) + "\n")
-        (directory / "conformance.md").write_text(self.as_markdown())
+            (directory / f"{name}.json").write_text(json.dumps(value, indent=1) + "\n", "utf-8")
+        page = self.as_markdown().encode("utf-8", "backslashreplace")
+        (directory / "conformance.md").write_bytes(page)
 
     # --- for people
 
@@ -221,6 +222,18 @@ class Report:
             f"again:    {self.repro(check.id)}",
         ]
         return "\n  ".join(lines)
+
+
+def make_report_directory(directory: Path) -> None:
+    """Make the directory that reports are written to, before an hour of checks has gone by.
+
+    Raises:
+        ConfigurationError: It cannot be made.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"the report cannot be written to {directory}: {error}") from error
 
 
 NOT_RUN = "it was not run"

@@ -139,8 +139,8 @@ class Run:
     async def _probed(self, method: str, *args: Any) -> Any:
         try:
             return await getattr(self.probe, method)(*args)
-        except Unobservable:
-            raise
+        except Unobservable as error:
+            raise Unobservable(str(error)) from error  # only the suite's own word counts
         except Exception as error:
             raise SetupError(
                 f"the probe's {method} raised {type(error).__name__}: {error}"

@@ -40,6 +40,7 @@ _NOT_THE_AUTHORS = (
 )
 # Each takes all the time that a check may take: after so many the answer is known.
 _MOST_HUNG = 3
+_LONGEST = 2000  # characters of a reason
 _SKIPS = ("Skipped", "SkipTest")
 
 
@@ -173,7 +174,7 @@ class Session:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            verdict, reason = _verdict_of(error)
+            verdict, reason = self._verdict_of(error)
             self._num_hung += isinstance(error, HungError)
             if not isinstance(error, Unobservable):
                 self._renew()
@@ -181,6 +182,28 @@ class Session:
         if check.renews:
             self._renew()
         return Verdict.PASS, ""
+
+    def _verdict_of(self, error: BaseException) -> tuple[Verdict, str]:
+        match error:
+            case CheckFailed():
+                return Verdict.FAIL, "\n".join(error.lines())
+            case Unobservable() if self._is_ours(error):
+                return Verdict.UNOBSERVABLE, str(error)
+            case SetupError():
+                return Verdict.ERROR, str(error)
+            case HungError():
+                return Verdict.FAIL, f"got:      {error}"
+        if type(error).__name__ in _SKIPS:
+            why = f"skipping is no verdict ({_told(error)}); decline the capability instead"
+            return Verdict.ERROR, why
+        told = f"{type(error).__name__}: {_told(error)}"
+        return Verdict.FAIL, f"got:      {told} ({_place_of(error)})"
+
+    @staticmethod
+    def _is_ours(error: BaseException) -> bool:
+        """Whether the suite raised an error: a backend could hide its faults behind one of ours."""
+        raised_in = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+        return raised_in.is_relative_to(Session._home)
 
     def _renew(self) -> None:
         if self._loop.is_lost:
@@ -193,13 +216,16 @@ class Session:
 
     def _repeatable(self, text: str) -> str:
         """Leave out what differs from run to run: the run's directory, and addresses in memory."""
-        return re.sub(r" at 0x[0-9a-fA-F]+", "", text.replace(str(self._directory), "<workspace>"))
+        text = re.sub(r" at 0x[0-9a-fA-F]+", "", text.replace(str(self._directory), "<workspace>"))
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... (cut)"
 
     # --- the end
 
     def report(self, target: str) -> Report:
         """Return what came of it. A check that was not run is an ERROR."""
         not_run = {entry.id: Result(entry.id, Verdict.ERROR, NOT_RUN) for entry in self.manifest}
+        for id_ in self._checks.keys() - not_run.keys():
+            not_run[id_] = Result(id_, Verdict.ERROR, "the manifest does not list it")
         return Report(
             target=target,
             backend=self._backend_name,
@@ -244,19 +270,11 @@ class _LogCapture(logging.Handler):
         super().close()
 
 
-def _verdict_of(error: BaseException) -> tuple[Verdict, str]:
-    match error:
-        case CheckFailed():
-            return Verdict.FAIL, "\n".join(error.lines())
-        case Unobservable():
-            return Verdict.UNOBSERVABLE, str(error)
-        case SetupError():
-            return Verdict.ERROR, str(error)
-        case HungError():
-            return Verdict.FAIL, f"got:      {error}"
-    if type(error).__name__ in _SKIPS:
-        return Verdict.ERROR, f"skipping is no verdict ({error}); decline the capability instead"
-    return Verdict.FAIL, f"got:      {type(error).__name__}: {error} ({_place_of(error)})"
+def _told(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - an exception of an adapter may be broken itself
+        return "(its message cannot be shown)"
 
 
 def _place_of(error: BaseException) -> str:

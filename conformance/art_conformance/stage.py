@@ -174,10 +174,16 @@ class Stage:
         registered = two_methods_of(recorder) if only_two_methods else recorder
         await model.register(registered)
         sink: Any = (model.report_metrics or [None])[0]
-        probe = (self.adapter.probe or Probe)(backend)
+        probe = self._probe_of(backend)
         run = Run(self, model, backend, recorder, sink, probe)
         self._runs.append(run)
         return run
+
+    def _probe_of(self, backend: Any) -> Probe:
+        try:
+            return (self.adapter.probe or Probe)(backend)
+        except Exception as error:
+            raise SetupError(f"the probe raised {type(error).__name__}: {error}") from error
 
     # --- rollouts
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from art_conformance import Level, Verdict
-from art_conformance.report import Report
+from art_conformance.report import Report, make_report_directory
 from art_conformance.verdict import Result
 from tests.art_conformance.sessions import make_check
 
@@ -90,6 +90,7 @@ def test_a_report_without_results_certifies_nothing() -> None:
 def test_the_files_of_a_report_say_the_same(tmp_path: Path) -> None:
     """JSON, page and badge are written, and tell the level and each verdict."""
     written = report(INF_01=Verdict.DECLINED)
+    make_report_directory(tmp_path / "out")
     written.write(tmp_path / "out")
     values: dict[str, Any] = json.loads((tmp_path / "out/conformance.json").read_text())
     badge = json.loads((tmp_path / "out/conformance-badge.json").read_text())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 import time
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from art.errors import ConfigurationError
-from art_conformance import Adapter, Unobservable, Verdict
+from art_conformance import Adapter, Probe, Unobservable, Verdict
 from art_conformance.failure import SetupError, expect, expect_equal
 from art_conformance.manifest import Entry
 from tests.art_conformance.backends import Lists, NeedsAKey, TwoMethods
@@ -301,7 +302,7 @@ def test_reasons_are_the_same_in_every_run() -> None:
     """The directory of a run and addresses in memory, which differ every time, are left out of reasons."""
 
     async def tells(stage: Stage) -> None:
-        raise Unobservable(f"nothing in {stage.workspace} by {object()}")
+        raise SetupError(f"nothing in {stage.workspace} by {object()}")
 
     assert result_of(two_methods, tells).reason == "nothing in <workspace>/0 by <object object>"
 
@@ -319,3 +320,65 @@ def test_a_session_leaves_nothing_behind() -> None:
         assert directory.exists()
     assert not directory.exists()
     assert set(threading.enumerate()) <= threads
+
+
+def test_a_backend_cannot_hide_behind_the_suites_own_word() -> None:
+    """Unobservable that the backend itself raises is a FAIL; of a probe it is the verdict."""
+
+    class Hides(TwoMethods):
+        async def _delete_checkpoint_files(self, model: Any, steps_to_keep: list[int]) -> None:
+            raise Unobservable("nothing to see here")
+
+    class Blind(Probe):
+        async def checkpoint_steps(self, model: Any) -> set[int]:
+            raise Unobservable("it is dark")
+
+    async def deletes(stage: Stage) -> None:
+        run = await stage.run()
+        await run.backend._delete_checkpoint_files(run.model, [0])
+
+    async def looks(stage: Stage) -> None:
+        await (await stage.run()).checkpoints()
+
+    assert result_of(Adapter(Hides), deletes).verdict is Verdict.FAIL
+    result = result_of(Adapter(TwoMethods, probe=Blind), looks)
+    assert (result.verdict, result.reason) == (Verdict.UNOBSERVABLE, "it is dark")
+
+
+def test_a_check_that_the_manifest_does_not_list_is_an_error() -> None:
+    """A manifest that was shortened certifies nothing."""
+    checks = make_check(holds, "OWN-01"), make_check(holds, "OWN-02")
+    with session(two_methods, *checks, manifest=[Entry("OWN-01", "1.0")]) as opened:
+        opened.run("OWN-01")
+        report = opened.report("own")
+    assert report.level is None
+    assert {result.id: str(result.verdict) for result in report.results} == {
+        "OWN-01": "PASS",
+        "OWN-02": "ERROR",
+    }
+
+
+def test_after_three_hung_checks_the_rest_is_not_run() -> None:
+    """An adapter that hangs again and again costs the time of three checks, not of all."""
+
+    async def waits(stage: Stage) -> None:
+        await asyncio.Event().wait()
+
+    checks = [make_check(waits, f"OWN-0{i}") for i in range(1, 6)]
+    with session(Adapter(TwoMethods, timeout_s=0.1), *checks) as opened:
+        verdicts = [str(opened.run(item.id).verdict) for item in checks]
+    assert verdicts == ["FAIL", "FAIL", "FAIL", "ERROR", "ERROR"]
+
+
+def test_an_error_is_told_by_the_authors_own_line() -> None:
+    """Of an exception that arose deep in a library, the place in the author's code is told."""
+
+    class Parses(TwoMethods):
+        async def _delete_checkpoint_files(self, model: Any, steps_to_keep: list[int]) -> None:
+            json.loads("{")
+
+    async def deletes(stage: Stage) -> None:
+        run = await stage.run()
+        await run.backend._delete_checkpoint_files(run.model, [0])
+
+    assert "(test_session.py, line " in result_of(Adapter(Parses), deletes).reason

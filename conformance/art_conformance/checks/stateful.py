@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 # A run that takes longer to start is a real engine's: few sequences are tried, and few restarts.
 _SLOW_START_S = 1.0
+_SLOW_TRAIN_S = 0.3
 
 
 @check(
@@ -32,8 +33,9 @@ async def any_sequence_of_calls_keeps_the_account(stage: Stage) -> None:
     from art_conformance.instruments.state_machine import Plan, play
 
     start_s, train_s = await _costs(stage)
-    profile, is_slow = stage.profile, start_s > _SLOW_START_S
-    affordable = int(profile.budget_s / (2 * start_s + profile.steps * train_s))
+    profile, example_s = stage.profile, 2 * start_s + stage.profile.steps * train_s
+    is_slow = start_s > _SLOW_START_S or train_s > _SLOW_TRAIN_S
+    affordable = int(profile.budget_s / example_s)
     plan = Plan(
         examples=max(1, min(profile.examples, affordable)) if is_slow else profile.examples,
         steps=profile.steps,
