@@ -226,9 +226,10 @@ def _directory_argument(factory: Callable[..., Any], directory: Path) -> dict[st
 
 
 def _where(error: BaseException) -> str:
-    """Say where an error arose, as ` (file.py, line 3)`; nothing where that is no file."""
+    """Say where an error arose, in brackets; nothing where that is no file of anybody's."""
     frames = [
         f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<")
     ]
-    last = frames[-1].filename if frames else __file__
-    return "" if last == __file__ else f" ({last.rpartition('/')[2]}, line {frames[-1].lineno})"
+    if not frames or frames[-1].filename == __file__:
+        return ""
+    return f" ({place_of(frames[-1])})"
