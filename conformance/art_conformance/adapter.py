@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from art.backend import Capabilities
 from art.errors import ConfigurationError
-from art_conformance.failure import SetupError, Unobservable
+from art_conformance.failure import SetupError, Unobservable, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
