@@ -23,7 +23,8 @@ from art_conformance.verdict import Level, Verdict
 if TYPE_CHECKING:
     from art_conformance.report import Report
 
-CERTIFIED, NOT_CERTIFIED, COULD_NOT_RUN, INTERRUPTED = 0, 1, 2, 130
+CERTIFIED, NOT_CERTIFIED, COULD_NOT_RUN = 0, 1, 2
+INTERRUPTED, TERMINATED = 130, 143  # as shells count signals
 
 
 def command(arguments: list[str]) -> int:
@@ -63,9 +64,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _end)  # so that what was begun is cleaned up
     try:
         status = command(sys.argv[1:])
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         print("art_conformance: interrupted", file=sys.stderr)
-        status = INTERRUPTED
+        status = TERMINATED if isinstance(error, _TerminatedError) else INTERRUPTED
     if any(thread is not threading.main_thread() for thread in threading.enumerate()):
         # Something of the adapter hangs in a thread, and Python would wait for it.
         sys.stdout.flush()
@@ -73,8 +74,12 @@ def main() -> int:
     return status
 
 
-def _end(number: int, _frame: object) -> NoReturn:
-    raise SystemExit(128 + number)
+class _TerminatedError(KeyboardInterrupt):
+    """SIGTERM, which is to end a run as Ctrl-C does."""
+
+
+def _end(_number: int, _frame: object) -> NoReturn:
+    raise _TerminatedError
 
 
 def _parser() -> argparse.ArgumentParser:

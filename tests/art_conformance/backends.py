@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import TYPE_CHECKING, Any
 
 from art_conformance import Adapter
@@ -53,3 +55,21 @@ class NeedsAKey(TwoMethods):
 
 undeclared = Adapter(TwoMethods)
 not_an_adapter = 7
+
+
+class HangsInAThread(TwoMethods):
+    """Waits in a thread for what never comes, which no cancellation ends."""
+
+    async def _train_model(
+        self,
+        model: Any,
+        trajectory_groups: Any,
+        config: Any,
+        dev_config: Any,
+        verbose: bool = False,
+    ) -> AsyncIterator[dict[str, float]]:
+        await asyncio.to_thread(threading.Event().wait)
+        yield {"loss": 0.1}
+
+
+hangs = Adapter(HangsInAThread, timeout_s=0.5)

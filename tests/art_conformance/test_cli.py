@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from art_conformance.cli import command
-from tests.art_conformance.commands import run
+from tests.art_conformance.commands import ROOT, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,3 +101,48 @@ def test_art_conformance_is_a_command_of_art(tmp_path: Path) -> None:
     done = run(tmp_path, "art", "conformance", "--list")
     assert done.returncode == 0, done.stderr
     assert "SHAPE-01" in done.stdout
+
+
+@pytest.mark.process
+def test_what_hangs_in_a_thread_does_not_hold_up_the_report(tmp_path: Path) -> None:
+    """An adapter that waits in a thread for ever is told, and the process ends with its report written."""
+    arguments = (f"{HERE}:hangs", "--only", "STEP-01", "--out", "report")
+    done = run(tmp_path, "art_conformance", *arguments)
+    assert done.returncode == 1
+    assert "FAIL STEP-01" in done.stdout
+    assert "not finished after 0.5 s" in done.stdout
+    assert (tmp_path / "report" / "conformance.json").exists()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_run_that_is_ended_leaves_nothing_behind(
+    tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    """SIGTERM and Ctrl-C end a run within seconds, remove its directory, and print no traceback."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "art_conformance", f"{HERE}:TwoMethods"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        while not list(tmp_path.glob("art-conformance-*/0/books")):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(number)
+        _, told = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert "Traceback" not in told
+    assert list(tmp_path.glob("art-conformance-*")) == []
+
+
+@pytest.mark.parametrize("target", [f"{HERE}:undeclared", f"{HERE}:TwoMethods"])
+def test_a_report_that_cannot_be_written_is_told_at_once(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An `--out` that can be no directory is told before any check is run."""
+    (tmp_path / "file").write_text("")
+    assert command([target, "--out", str(tmp_path / "file")]) == 2
+    assert "the report cannot be written to" in capsys.readouterr().err
