@@ -67,7 +67,10 @@ async def make_logs(base_path: Path | None = None) -> art.TrainableModel[Any, An
         base_path=None if base_path is None else str(base_path),
         report_metrics=[],
     )
-    await model.register(InMemoryBackend.supporting("step", "listing"))
+    backend = InMemoryBackend.supporting("step", "listing")
+    # No group has two rewards, so there is nothing to train on: events come all the same.
+    backend.events = lambda _: [{"loss": 0.5, "grad_norm": 1.0}]
+    await model.register(backend)
     await model.log([art.TrajectoryGroup([rollout(0.5, "eval", -1.0)])])
     for step in range(3):
         good, bad = 0.25 * step + 0.5, 0.25 * step

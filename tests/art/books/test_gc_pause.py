@@ -36,7 +36,8 @@ def test_objects_that_somebody_froze_stay_frozen() -> None:
         frozen = gc.get_freeze_count()
         with gc_paused():
             pass
-        assert gc.get_freeze_count() >= frozen > 0
+        # Some may have been freed meanwhile; an unfreeze would leave none.
+        assert gc.get_freeze_count() > frozen / 2 > 0
     finally:
         gc.unfreeze()
 
