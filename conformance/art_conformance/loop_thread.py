@@ -7,13 +7,12 @@ import concurrent.futures
 import sys
 import threading
 import traceback
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from art_conformance.failure import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
-    from types import TracebackType
 
 T = TypeVar("T")
 
@@ -101,17 +100,6 @@ class LoopThread:
         self._all_tasks_ended()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_GRACE_S)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _ends_within(timeout_s: float, future: concurrent.futures.Future[Any]) -> bool:

@@ -79,7 +79,7 @@ class Report:
         return True
 
     def in_the_way(self, level: Level) -> list[str]:
-        """Return what denies a level, a line for each verdict: the ids, and where it is short the reason."""
+        """Return what denies a level: a line for each verdict, with the ids of the checks."""
         denying: dict[str, list[str]] = {}
         for result in self.results:
             if result.is_broken or not self._allows(level, result):

@@ -176,7 +176,7 @@ class Session:
                 raise
             verdict, reason = self._verdict_of(error)
             self._num_hung += isinstance(error, HungError)
-            if not isinstance(error, Unobservable):
+            if verdict is not Verdict.UNOBSERVABLE:
                 self._renew()
             return verdict, reason
         if check.renews:
@@ -224,8 +224,8 @@ class Session:
     def report(self, target: str) -> Report:
         """Return what came of it. A check that was not run is an ERROR."""
         not_run = {entry.id: Result(entry.id, Verdict.ERROR, NOT_RUN) for entry in self.manifest}
-        for id_ in self._checks.keys() - not_run.keys():
-            not_run[id_] = Result(id_, Verdict.ERROR, "the manifest does not list it")
+        for id_ in self._checks:
+            not_run.setdefault(id_, Result(id_, Verdict.ERROR, "the manifest does not list it"))
         return Report(
             target=target,
             backend=self._backend_name,

@@ -382,3 +382,31 @@ def test_an_error_is_told_by_the_authors_own_line() -> None:
         await run.backend._delete_checkpoint_files(run.model, [0])
 
     assert "(test_session.py, line " in result_of(Adapter(Parses), deletes).reason
+
+
+def test_a_backend_that_hides_ends_its_life_as_any_that_fails() -> None:
+    """After a FAIL by Unobservable of the backend's own the next check gets a new backend."""
+    seen: list[Any] = []
+
+    class Hides(TwoMethods):
+        async def _delete_checkpoint_files(self, model: Any, steps_to_keep: list[int]) -> None:
+            raise Unobservable("nothing to see here")
+
+    async def deletes(stage: Stage) -> None:
+        seen.append(stage.backend)
+        run = await stage.run()
+        await run.backend._delete_checkpoint_files(run.model, [0])
+
+    checks = [make_check(deletes, f"OWN-0{i}") for i in (1, 2)]
+    with session(Adapter(Hides), *checks) as opened:
+        for item in checks:
+            opened.run(item.id)
+    assert seen[0] is not seen[1]
+
+
+def test_unlisted_checks_are_told_in_their_order() -> None:
+    """What the manifest does not list stands in a report in the order of the checks, in every process."""
+    checks = [make_check(holds, f"OWN-{i:02}") for i in range(1, 20)]
+    with session(two_methods, *checks, manifest=[]) as opened:
+        ids = [result.id for result in opened.report("own").results]
+    assert ids == [item.id for item in checks]
