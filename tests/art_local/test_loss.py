@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from art_local.config import TrainOptions
 from art_local.loss import LossStatistics, policy_loss, token_logprobs
+from art_local.train_options import TrainOptions
 
 pytestmark = pytest.mark.local
 

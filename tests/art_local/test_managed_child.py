@@ -11,6 +11,7 @@ import pytest
 from art.errors import ConfigurationError, TrainingError
 from art_local.config import WorkerSettings
 from art_local.managed_child import ManagedChild
+from art_local.process import python_module
 from art_local.service import ModelService
 from art_local.service_config import ServiceConfig
 from tests.art_local.processes import is_alive
@@ -53,7 +54,9 @@ async def new_child(
     made = []
 
     def new(start_timeout_s: float = 60.0) -> ManagedChild:
-        made.append(ManagedChild("scripted_child", "child", TrainingError, start_timeout_s))
+        made.append(
+            ManagedChild(python_module("scripted_child"), "child", TrainingError, start_timeout_s)
+        )
         return made[-1]
 
     yield new

@@ -9,10 +9,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from art.adapter_kit.sequences import TrainingSequence
-from art_local.config import OptimizerSettings, TrainOptions, WorkerSettings
+from art_local.config import OptimizerSettings, WorkerSettings
 from art_local.packing import micro_batches
 from art_local.policy import Policy
 from art_local.train import accumulate_gradients, train_step
+from art_local.train_options import TrainOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

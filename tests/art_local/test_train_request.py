@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from art.adapter_kit.sequences import TrainingSequence
-from art_local.config import TrainOptions
+from art_local.train_options import TrainOptions
 from art_local.train_request import TrainRequest, read_request, write_request
 
 REQUEST = TrainRequest(

@@ -18,7 +18,8 @@ from safetensors.numpy import load_file
 from art.adapter_kit.sequences import TrainingSequence
 from art_local import checkpoint_files as files
 from art_local.child import Channel
-from art_local.config import TrainOptions, WorkerSettings
+from art_local.config import WorkerSettings
+from art_local.train_options import TrainOptions
 from art_local.train_request import TrainRequest, write_request
 from art_local.worker import Worker
 

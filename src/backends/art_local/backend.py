@@ -24,9 +24,10 @@ from art_local.checkpoint_files import (
     work_dir_of,
     work_path,
 )
-from art_local.config import TrainOptions, WorkerSettings
+from art_local.config import WorkerSettings
 from art_local.service import ModelService
 from art_local.service_config import ServiceConfig
+from art_local.train_options import TrainOptions
 from art_local.train_request import TrainRequest, write_request
 
 if TYPE_CHECKING:

@@ -1,40 +1,17 @@
-"""Settings of the local trainer, read from upstream's option names.
-
-Every option that is accepted has an effect, is at upstream's default, or is a hint about how upstream's engine
-should do its work (memory, chunking, logging), for which one warning says that it changes nothing here. Any
-other option is refused by name.
-"""
+"""What the training worker is made with: the model, its adapter and its optimizer, by upstream's option names."""
 
 from __future__ import annotations
 
-import logging
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
+from art_local.option_rules import refuse_unsupported, warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from art.types import TrainConfig
-
-logger = logging.getLogger(__name__)
-
 ALL_LINEAR = "all-linear"
-
-# Options that this trainer does not have, with upstream's default, at which they do nothing.
-_UNSUPPORTED_TRAIN_OPTIONS: dict[str, Any] = {
-    "advantage_balance": 0.0,
-    "importance_sampling_level": "token",
-    "kimi_k2_tau": None,
-    "kl_penalty_coef": 0.0,
-    "kl_ref_adapter_path": None,
-    "mask_prob_ratio": False,
-    "max_negative_advantage_importance_sampling_weight": None,
-    "truncated_importance_sampling": None,
-}
-_TRAIN_HINTS = {"logprob_calculation_chunk_size", "plot_tensors", "precalculate_logprobs"}
 
 _UNSUPPORTED_PEFT_OPTIONS: dict[str, Any] = {
     "bias": "none",
@@ -50,8 +27,6 @@ _UNSUPPORTED_PEFT_OPTIONS: dict[str, Any] = {
 _HINT_SECTIONS = ("init_args", "engine_args", "tinker_args", "tinker_native_args")
 _UNSUPPORTED_SECTIONS: dict[str, Any] = {"trainer_gpu_ids": [], "inference_gpu_ids": []}
 _PEFT_HINTS = {"max_seq_length", "temporary_location", "use_gradient_checkpointing"}
-
-_warned: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -135,8 +110,8 @@ class WorkerSettings:
         trainer = dict(config.pop("trainer_args", None) or {})
         for section in _HINT_SECTIONS:
             for name in config.pop(section, None) or {}:
-                _warn_once(f"{section}.{name}")
-        _refuse(config, _UNSUPPORTED_SECTIONS, set(), "internal config option")
+                warn_once(f"{section}.{name}")
+        refuse_unsupported(config, _UNSUPPORTED_SECTIONS, set(), "internal config option")
         default = OptimizerSettings()
         optimizer = OptimizerSettings(
             betas=(
@@ -153,9 +128,9 @@ class WorkerSettings:
             target_modules=_target_modules(peft.pop("target_modules", ALL_LINEAR)),
         )
         seed = int(peft.pop("random_state", trainer.pop("seed", 0)))
-        _refuse(peft, _UNSUPPORTED_PEFT_OPTIONS, _PEFT_HINTS, "peft_args")
+        refuse_unsupported(peft, _UNSUPPORTED_PEFT_OPTIONS, _PEFT_HINTS, "peft_args")
         for name in trainer:
-            _warn_once(f"trainer_args.{name}")
+            warn_once(f"trainer_args.{name}")
         return cls(base_model, lora=lora, optimizer=optimizer, **{"seed": seed, **overrides})
 
     @classmethod
@@ -171,96 +146,5 @@ class WorkerSettings:
         return cls(lora=LoraSettings(**lora), optimizer=OptimizerSettings(**optimizer), **fields)
 
 
-@dataclass(frozen=True)
-class TrainOptions:
-    """Options of one train call, by upstream's names.
-
-    Attributes:
-        epsilon: The ratio is clipped to at least `1 - epsilon`.
-        epsilon_high: The ratio is clipped to at most `1 + epsilon_high`.
-        ppo: Use PPO's clipped objective; otherwise the clipped ratio is a constant weight (CISPO).
-        scale_rewards: Divide advantages by the group's standard deviation.
-        allow_training_without_logprobs: Treat turns without logprobs as sampled from the policy in training.
-    """
-
-    epsilon: float = 1.0
-    epsilon_high: float = 4.0
-    ppo: bool = False
-    scale_rewards: bool = True
-    allow_training_without_logprobs: bool = False
-
-    @classmethod
-    def from_dev(cls, dev_config: Mapping[str, Any], config: TrainConfig) -> TrainOptions:
-        """Read the options of a train call.
-
-        As upstream: the defaults are 1.0 and 4.0, or 0.2 on both sides with `ppo`; an `epsilon_high` of None
-        is `epsilon`.
-
-        Raises:
-            ConfigurationError: An option cannot be honoured; the message names it.
-        """
-        options = dict(dev_config)
-        ppo = bool(options.pop("ppo", False))
-        epsilon = options.pop("epsilon", None)
-        epsilon = (0.2 if ppo else 1.0) if epsilon is None else float(epsilon)
-        high = options.pop("epsilon_high", None if ppo else 4.0)
-        read = cls(
-            epsilon=epsilon,
-            epsilon_high=epsilon if high is None else float(high),
-            ppo=ppo,
-            scale_rewards=bool(options.pop("scale_rewards", True)),
-            allow_training_without_logprobs=bool(
-                options.pop("allow_training_without_logprobs", False)
-            ),
-        )
-        for name, value in (("epsilon", read.epsilon), ("epsilon_high", read.epsilon_high)):
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigurationError(
-                    f"train option {name} is {value}; it must be finite and not negative"
-                )
-        if config.kl_penalty_coef:
-            options["kl_penalty_coef"] = config.kl_penalty_coef
-        if config.beta:
-            options["beta"] = config.beta
-        _refuse(options, {**_UNSUPPORTED_TRAIN_OPTIONS, "beta": 0.0}, _TRAIN_HINTS, "train option")
-        return read
-
-
-def server_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return host, port and api_key from upstream's options of the inference server, where they are given.
-
-    The others speak to vLLM; one warning for each says that it has no effect here.
-    """
-    given = dict(options or {})
-    args = dict(given.pop("server_args", None) or {})
-    taken = {name: args.pop(name) for name in ("host", "port", "api_key") if name in args}
-    for name in [*(f"server_args.{name}" for name in args), *given]:
-        _warn_once(name)
-    return taken
-
-
 def _target_modules(value: Any) -> tuple[str, ...] | str:
     return value if isinstance(value, str) else tuple(value)
-
-
-def _refuse(
-    options: Mapping[str, Any], unsupported: Mapping[str, Any], hints: set[str], what: str
-) -> None:
-    for name, value in options.items():
-        if name in hints:
-            _warn_once(f"{what} {name}")
-        elif name not in unsupported:
-            raise ConfigurationError(
-                f"{what} {name!r} is not known to the local backend; remove it"
-            )
-        elif value != unsupported[name]:
-            raise ConfigurationError(
-                f"{what} {name}={value!r} is not supported by the local backend; leave it out, or at its default "
-                f"{unsupported[name]!r}"
-            )
-
-
-def _warn_once(name: str) -> None:
-    if name not in _warned:
-        _warned.add(name)
-        logger.warning("%s has no effect with the local backend", name)

@@ -10,8 +10,9 @@ import httpx
 from art.adapter_kit.blocking import run_blocking
 from art.errors import InferenceError
 from art_local.checkpoint_files import list_weights, step_dir
-from art_local.config import server_options
 from art_local.managed_child import ManagedChild
+from art_local.process import python_module
+from art_local.server_options import server_options
 
 if TYPE_CHECKING:
     from art import dev
@@ -25,7 +26,7 @@ class InferenceServer:
     def __init__(self, config: ServiceConfig) -> None:
         self._config = config
         self.child = ManagedChild(
-            "art_local.server",
+            python_module("art_local.server"),
             f"inference server of model {config.model_name!r}",
             InferenceError,
             config.start_timeout_s,

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from art_local.config import TrainOptions
+    from art_local.train_options import TrainOptions
 
 # exp(20) is 5e8: far outside every clip range, and far from overflow in single precision.
 _MAX_LOG_RATIO = 20.0

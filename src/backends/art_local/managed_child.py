@@ -9,7 +9,7 @@ from art_local.errors import error_from_event
 from art_local.process import ChildProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from art.errors import BackendError
 
@@ -23,16 +23,23 @@ class ManagedChild:
     `ensure` is for one caller at a time; the end (`close`, `kill`) may come at any moment, from anywhere.
 
     Args:
-        module: The module to run.
+        command: The program and its arguments.
         what: Names the process in messages.
         error: What is raised when it ends, hangs or does not come up.
         start_timeout_s: How long it may take to come up.
+        environment: What it sees besides this process's own environment.
     """
 
     def __init__(
-        self, module: str, what: str, error: type[BackendError], start_timeout_s: float
+        self,
+        command: Sequence[str],
+        what: str,
+        error: type[BackendError],
+        start_timeout_s: float,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._module = module
+        self._command = command
+        self._environment = environment
         self._what = what
         self._error = error
         self._start_timeout_s = start_timeout_s
@@ -63,7 +70,7 @@ class ManagedChild:
         if self._is_closed:
             raise self._error(f"the {self._what} is not started: the backend was closed")
         if self._process is None:
-            self._process = ChildProcess(self._module, self._what)
+            self._process = ChildProcess(self._command, self._what, self._environment)
         return self._process
 
     async def ensure(

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -22,37 +27,52 @@ _TAIL_LINES = 40
 _EXITED = {"event": "exited"}
 
 
+def python_module(module: str) -> list[str]:
+    """Return the command that runs a module with this interpreter."""
+    # -P: a file of the user's working directory must not shadow an import of the child.
+    return [sys.executable, "-P", "-m", module]
+
+
 class ChildProcess:
-    """One child process, `python -m {module}`.
+    """One child process, the leader of a process group of its own.
 
     Events may be awaited from any event loop, by one consumer at a time.
     """
 
-    def __init__(self, module: str, what: str) -> None:
+    def __init__(
+        self, command: Sequence[str], what: str, environment: Mapping[str, str] | None = None
+    ) -> None:
         """Start the process; it waits for its configuration.
 
         Args:
-            module: The module to run.
+            command: The program and its arguments; `python_module` spells one of ours.
             what: Names the process in messages, such as "inference server of model 'm'".
+            environment: What it sees besides this process's own environment.
         """
         self.what = what
         self._log: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
         self._events: collections.deque[dict[str, Any]] = collections.deque()
         self._wake: asyncio.Future[None] | None = None
         self._lock = threading.Lock()
-        # -P: a file of the user's working directory must not shadow an import of the child.
-        self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
-            [sys.executable, "-P", "-m", module],
+        self._is_killed = False
+        self._process = subprocess.Popen(  # noqa: S603 - a program of ours, no shell
+            [*command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"},
+            env={
+                **os.environ,
+                "TOKENIZERS_PARALLELISM": "false",
+                "PYTHONUNBUFFERED": "1",
+                **(environment or {}),
+            },
             text=True,
             encoding="utf-8",
             errors="replace",
+            start_new_session=True,  # what it starts itself can then be ended with it
         )
         self._readers = [
-            threading.Thread(target=read, args=(stream,), name=f"{module}-{label}", daemon=True)
+            threading.Thread(target=read, args=(stream,), name=f"child-{label}", daemon=True)
             for read, stream, label in (
                 (self._read_log, self._process.stderr, "log"),
                 (self._read_events, self._process.stdout, "events"),
@@ -119,11 +139,15 @@ class ChildProcess:
         return True
 
     def kill(self) -> None:
-        """End the child at once and wait for it. Repeatable.
+        """End the child and all that it started, at once, and wait for it. Repeatable.
 
         There is no gentler way, and no need of one: what a child leaves on disk is whole at any moment.
         """
-        self._process.kill()
+        if not self._is_killed:  # later the number may be somebody else's
+            # The group lives as long as any of its processes does, even if the child itself is gone.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+        self._is_killed = True
         self._process.wait()
         self._release()
 

@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from art.adapter_kit.sequences import TrainingSequence
-    from art_local.config import TrainOptions, WorkerSettings
+    from art_local.config import WorkerSettings
     from art_local.packing import MicroBatch
     from art_local.policy import Policy
+    from art_local.train_options import TrainOptions
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.adapter_kit.sequences import TrainingSequence
-from art_local.config import TrainOptions
+from art_local.train_options import TrainOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,6 +11,7 @@ from art.errors import TrainingError
 from art_local.checkpoint_files import step_dir
 from art_local.errors import error_from_event
 from art_local.managed_child import ManagedChild
+from art_local.process import python_module
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -28,7 +29,7 @@ class TrainingWorker:
     def __init__(self, config: ServiceConfig) -> None:
         self._config = config
         self.child = ManagedChild(
-            "art_local.worker",
+            python_module("art_local.worker"),
             f"training worker of model {config.model_name!r}",
             TrainingError,
             config.start_timeout_s,
