@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from art.testing import InMemoryBackend
 from art_conformance import Adapter, Probe
-from bundled_local import local
+from bundled_local import local, local_vllm
 
 if TYPE_CHECKING:
     from art.backend import AnyTrainableModel
@@ -48,4 +48,4 @@ memory = Adapter(
     },
 )
 
-__all__ = ["local", "memory"]
+__all__ = ["local", "local_vllm", "memory"]

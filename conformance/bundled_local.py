@@ -5,23 +5,25 @@ The probe reads what went to the training worker over the disk, and breaks it th
 
 from __future__ import annotations
 
+import atexit
 import errno
 import hashlib
 import json
 import os
 import signal
 from contextlib import aclosing
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import art
 from art_conformance import Adapter, Probe, Received
-from art_local import LocalBackend, checkpoint_files
+from art_local import LocalBackend, VllmServer, checkpoint_files
 from art_local.letters import BASE_MODEL, TRAIN_PHRASINGS, rollout, scenarios
 from art_local.train_request import read_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-    from pathlib import Path
 
     from art_conformance import Fault
     from art_local.service import ModelService
@@ -40,8 +42,8 @@ class WatchedLocalBackend(LocalBackend):
         fault: What goes wrong next; None for nothing.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self.received: dict[tuple[str, str], list[Received]] = {}
         self.fault: Fault | None = None
         self._watched: set[int] = set()
@@ -132,6 +134,17 @@ async def _letters(model: AnyModel) -> list[art.TrajectoryGroup]:
     return groups
 
 
+@cache
+def vllm_server() -> VllmServer:
+    """One server for every backend that the suite makes, and for other tests: it takes a minute to come up."""
+    python = os.environ.get("ART_VLLM_PYTHON", Path(__file__).parents[1] / ".venv-vllm/bin/python")
+    server = VllmServer(
+        BASE_MODEL, python=python, engine_args={"max_model_len": 512}, start_timeout_s=600.0
+    )
+    atexit.register(server.kill)
+    return server
+
+
 local = Adapter(
     WatchedLocalBackend,
     base_model=BASE_MODEL,
@@ -139,4 +152,13 @@ local = Adapter(
     probe=LocalProbe,
     declines={"sft": "not written yet"},
     timeout_s=180,
+)
+
+local_vllm = Adapter(
+    lambda: WatchedLocalBackend(inference=vllm_server()),
+    base_model=BASE_MODEL,
+    make_groups=_letters,
+    probe=LocalProbe,
+    declines={"sft": "not written yet"},
+    timeout_s=400,
 )

@@ -54,6 +54,16 @@ def test_the_local_backend_is_certified() -> None:
     assert report.level is Level.FULL, report.summary()
 
 
+@pytest.mark.local
+@pytest.mark.vllm
+@pytest.mark.xdist_group("vllm")
+@pytest.mark.timeout(900)
+def test_the_local_backend_is_certified_with_vllm() -> None:
+    """With vLLM in place of the embedded engine it reaches the full level as well."""
+    report = certify("bundled:local_vllm", profile="ci")
+    assert report.level is Level.FULL, report.summary()
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_every_broken_adapter_is_caught(mutant: Mutant) -> None:
     """A mutant fails each check that is there for it."""

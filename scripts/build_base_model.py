@@ -34,7 +34,7 @@ from transformers.utils import logging as transformers_logging
 from art_local.letters import LETTERS, TRAIN_PHRASINGS, VAL_PHRASINGS, Scenario, scenarios
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 OUT = Path(__file__).parents[1] / "src/backends/art_local/base_models/letters"
 BASE_SEED = 0
@@ -85,14 +85,21 @@ CHAT_TEMPLATE = """\
 """
 
 
-def build_tokenizer() -> Any:
-    """Return a tokenizer whose id of a byte is the byte's value, with four special tokens from 256 on."""
+def build_tokenizer(chat_template: str = CHAT_TEMPLATE, pieces: Sequence[str] = ()) -> Any:
+    """Return a tokenizer whose id of a byte is the byte's value, with four special tokens from 256 on.
+
+    Args:
+        chat_template: Renders conversations.
+        pieces: Longer texts that become one token each, from 260 on. They are ordinary tokens: special ones
+            are left out of the text that engines return.
+    """
     vocabulary = {char: byte for byte, char in bytes_to_unicode().items()}
     vocabulary |= {token: 256 + i for i, token in enumerate(SPECIAL_TOKENS)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
+    tokenizer.add_tokens([AddedToken(piece, special=False, normalized=False) for piece in pieces])
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=IM_END,
@@ -100,7 +107,7 @@ def build_tokenizer() -> Any:
         model_max_length=MAX_POSITIONS,
         clean_up_tokenization_spaces=False,
     )
-    fast.chat_template = CHAT_TEMPLATE
+    fast.chat_template = chat_template
     return fast
 
 
@@ -187,20 +194,31 @@ def warm_up(model: Any, tokenizer: Any, seed: int) -> None:
     )
     right = torch.nn.functional.one_hot(asked, len(LETTERS))
     teacher = sure[:, None] * right + (1 - sure[:, None]) / len(LETTERS)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=WARM_UP_LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0
-    )
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, WARM_UP_STEPS)
-    for _ in range(WARM_UP_STEPS):
+
+    def loss() -> torch.Tensor:
         answers = [[rng.choice(letter_ids), tokenizer.eos_token_id] for _ in questions]
         logprobs = next_token_logprobs(model, tokenizer, list(zip(prompts, answers, strict=True)))
         first, second = logprobs.view(len(questions), 2, -1).unbind(1)
-        loss = (
+        return (
             -(teacher * first[:, letter_ids]).sum(1).mean()
             - second[:, tokenizer.eos_token_id].mean()
         )
+
+    minimise(model, loss, WARM_UP_STEPS, WARM_UP_LEARNING_RATE)
+
+
+def minimise(
+    model: Any, loss: Callable[[], torch.Tensor], steps: int, learning_rate: float
+) -> None:
+    """Take gradient steps on a loss that is drawn anew for each, with a learning rate that falls to zero."""
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0
+    )
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, steps)
+    for _ in range(steps):
+        value = loss()
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it without annotations
+        value.backward()  # type: ignore[no-untyped-call]  # torch leaves it without annotations
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
@@ -288,6 +306,16 @@ def check(model: Any, tokenizer: Any) -> None:
         assert malformed <= MAX_MALFORMED, f"{malformed:.3f} of the answers are malformed"
 
 
+def write(model: Any, tokenizer: Any, out: Path) -> None:
+    """Write the checkpoint, and print the hash and the size of each file."""
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    for path in sorted(out.iterdir()):
+        path.chmod(0o644)  # weights are written readable by their owner alone
+        content = path.read_bytes()
+        print(f"{hashlib.sha256(content).hexdigest()[:16]}  {len(content):>8,}  {path.name}")
+
+
 def main() -> None:
     """Build, check, write."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -299,12 +327,7 @@ def main() -> None:
     transformers_logging.disable_progress_bar()
     model, tokenizer = build(args.seed)
     check(model, tokenizer)
-    model.save_pretrained(args.out)
-    tokenizer.save_pretrained(args.out)
-    for path in sorted(args.out.iterdir()):
-        path.chmod(0o644)  # weights are written readable by their owner alone
-        content = path.read_bytes()
-        print(f"{hashlib.sha256(content).hexdigest()[:16]}  {len(content):>8,}  {path.name}")
+    write(model, tokenizer, args.out)
 
 
 if __name__ == "__main__":

@@ -65,6 +65,17 @@ def train_step(model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer) -> 
     rewards, pairs = rewards_and_batch(model, tokenizer)
     mean, std = rewards.mean(1, keepdim=True), rewards.std(1, keepdim=True, unbiased=False)
     advantages = ((rewards - mean) / (std + 1e-6)).flatten()
+    gradient_step(model, tokenizer, optimizer, pairs, advantages)
+
+
+def gradient_step(
+    model: Any,
+    tokenizer: Any,
+    optimizer: torch.optim.Optimizer,
+    pairs: list[tuple[list[int], list[int]]],
+    advantages: torch.Tensor,
+) -> None:
+    """Take one gradient step on completions with their advantages, float32[completions]."""
     kept = [i for i in range(len(pairs)) if advantages[i].abs() > 1e-6]
     if not kept:
         return  # every group agrees: nothing to learn from
@@ -79,9 +90,10 @@ def train_step(model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer) -> 
     optimizer.step()
 
 
-def train(directory: Path, seed: int, steps: int, learning_rate: float) -> Run:
-    """Run the whole job once."""
-    started = time.monotonic()
+def load_with_adapter(
+    directory: Path, seed: int, learning_rate: float
+) -> tuple[Any, Any, torch.optim.Optimizer]:
+    """Return (model with a fresh LoRA adapter, tokenizer, optimizer), as the backend makes them."""
     tokenizer = AutoTokenizer.from_pretrained(directory)
     base = AutoModelForCausalLM.from_pretrained(directory)
     torch.manual_seed(seed)
@@ -89,6 +101,13 @@ def train(directory: Path, seed: int, steps: int, learning_rate: float) -> Run:
     model = get_peft_model(base, lora)
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.0)
+    return model, tokenizer, optimizer
+
+
+def train(directory: Path, seed: int, steps: int, learning_rate: float) -> Run:
+    """Run the whole job once."""
+    started = time.monotonic()
+    model, tokenizer, optimizer = load_with_adapter(directory, seed, learning_rate)
     exact = []
     for step in range(steps + 1):
         probabilities = answer_probabilities(model, tokenizer, VAL_PHRASINGS)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.art_local.tiny import make_tiny_adapter, make_tiny_model
+from tests.art_local.vllm import vllm_server  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
     from collections.abc import Callable

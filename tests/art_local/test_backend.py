@@ -262,7 +262,7 @@ async def test_a_cancelled_creation_does_not_disturb_the_next_train(served: Serv
     model, backend = served
     await model.train(await sampled_groups(model))  # the worker is up
     work_dir = art.checkpoints_dir(model) / ".art_local"
-    creation = backend._services["tests", "agent"].worker.create_step_0(work_dir)
+    creation = backend._service(model).worker.create_step_0(work_dir)
     task = asyncio.create_task(creation)
     await asyncio.sleep(0)
     task.cancel()
@@ -313,7 +313,7 @@ async def test_a_step_that_is_still_served_is_not_deleted(
     for _ in range(2):
         await model.train(await sampled_groups(model))
     stuck, *_, latest = await backend._list_checkpoint_steps(model)
-    server = backend._services["tests", "agent"].server
+    server = backend._service(model).server
     withdraw = server.withdraw
 
     async def refusing(step: int) -> None:
@@ -332,7 +332,7 @@ async def test_a_killed_worker_is_an_error_and_comes_back(served: Served) -> Non
     model, backend = served
     step = await model.get_step()
     await model.train(await sampled_groups(model))  # the worker is up
-    worker = backend._services["tests", "agent"].worker
+    worker = backend._service(model).worker
     os.kill(pid_of(worker.child), signal.SIGKILL)
 
     groups = await sampled_groups(model)
@@ -351,7 +351,7 @@ async def test_a_dead_server_fails_the_gather_fast_and_comes_back(served: Served
     """The gather raises with the end of the server's log; register brings the server back where it was."""
     model, backend = served
     base_url = model.inference_base_url
-    server = backend._services["tests", "agent"].server
+    server = backend._service(model).server
     os.kill(pid_of(server.child), signal.SIGKILL)
 
     with pytest.raises(InferenceError, match=r"(?s)model 'agent' is gone.*signal 9.*log"):
@@ -366,7 +366,7 @@ async def test_a_train_brings_a_dead_server_back(served: Served) -> None:
     """Publishing a new step restarts a server that died in between."""
     model, backend = served
     groups = await sampled_groups(model)
-    server = backend._services["tests", "agent"].server
+    server = backend._service(model).server
     os.kill(pid_of(server.child), signal.SIGKILL)
 
     await model.train(groups)

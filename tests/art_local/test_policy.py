@@ -216,3 +216,28 @@ def test_modules_that_the_base_model_lacks_are_told(tiny_model_dir: Path) -> Non
     settings = WorkerSettings(str(tiny_model_dir), lora=LoraSettings(target_modules=("nope",)))
     with pytest.raises(ConfigurationError, match="nope"):
         Policy(settings)
+
+
+def test_a_policy_leaves_its_device_as_a_whole(policy: Policy) -> None:
+    """The optimizer's averages go with the model's weights, or the memory would not be free."""
+    take_step(policy)
+    policy.to(torch.device("meta"))  # the one other device that there is everywhere
+    kinds = {p.device.type for p in policy.model.parameters()}
+    moments = {
+        moments[name].device.type
+        for moments in policy.optimizer.state.values()
+        for name in ("exp_avg", "exp_avg_sq")
+    }
+    assert kinds == moments == {"meta"}
+
+
+def test_settings_bound_rows_and_logits(tiny_model_dir: Path) -> None:
+    """The bound on logits is turned into targets of this vocabulary."""
+    policy = Policy(
+        WorkerSettings(
+            str(tiny_model_dir), micro_batch_tokens=77, logit_bytes=4000, layout="padded"
+        )
+    )
+    assert policy.row_tokens == 77
+    assert policy.max_targets == 4000 // (4 * policy.vocabulary_size)
+    assert policy.layout == "padded"

@@ -6,19 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from art.adapter_kit.sequences import TrainingSequence
 from art_local.config import OptimizerSettings, WorkerSettings
-from art_local.packing import micro_batches
+from art_local.packing import Layout, pack
 from art_local.policy import Policy
 from art_local.train import accumulate_gradients, train_step
 from art_local.train_options import TrainOptions
+from tests.profiles import examples
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.local
+
+layouts = st.sampled_from(["shared", "packed", "padded"])
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +36,18 @@ def warm_policy(tiny_model_dir: Path) -> Policy:
 @pytest.fixture
 def policy(warm_policy: Policy) -> Policy:
     """The policy with an adapter that does something: B is not zero."""
-    warm_policy.reset()
+    randomise(warm_policy)
+    return warm_policy
+
+
+def randomise(policy: Policy) -> None:
+    """Start afresh, with a random adapter that is the same each time."""
+    policy.reset()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for parameter in warm_policy.parameters.values():
+        for parameter in policy.parameters.values():
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
             parameter.grad = None
-    return warm_policy
 
 
 def random_batch(seed: int = 0, count: int = 12) -> list[TrainingSequence]:
@@ -62,6 +72,26 @@ def random_batch(seed: int = 0, count: int = 12) -> list[TrainingSequence]:
     return batch
 
 
+def grouped_batch(seed: int = 0) -> list[TrainingSequence]:
+    """The same, and groups of three that begin alike."""
+    r = random.Random(seed)
+    batch = random_batch(seed, count=3)
+    for first in batch.copy():
+        for _ in range(2):
+            cut = r.randrange(1, len(first.token_ids))
+            own = [r.randrange(200) for _ in range(r.randrange(1, 6))]
+            batch.append(
+                TrainingSequence(
+                    first.token_ids[:cut] + own,
+                    first.trained[:cut] + [True] * len(own),
+                    first.logprobs[:cut] + [-5.0] * len(own),
+                    first.temperatures[:cut] + [1.0] * len(own),
+                    r.uniform(-2, 2),
+                )
+            )
+    return batch
+
+
 def num_trained(batch: list[TrainingSequence]) -> int:
     """Tokens of a batch that are trained."""
     return sum(sequence.trained.count(True) for sequence in batch)
@@ -72,13 +102,22 @@ def nothing_to_cancel() -> None:
 
 
 def gradients(
-    policy: Policy, batch: list[TrainingSequence], options: TrainOptions, max_tokens: int
+    policy: Policy,
+    batch: list[TrainingSequence],
+    options: TrainOptions,
+    row_tokens: int,
+    layout: Layout = "shared",
 ) -> tuple[float, dict[str, torch.Tensor]]:
     """The loss and gradient that the trainer computes."""
     policy.optimizer.zero_grad(set_to_none=True)
-    batches = micro_batches(batch, max_tokens)
+    rows = pack(batch, row_tokens, layout, min_shared=2)
     statistics = accumulate_gradients(
-        policy, batches, options, num_trained(batch), nothing_to_cancel
+        policy,
+        [(row, True) for row in rows],
+        [None] * len(rows),
+        options,
+        num_trained(batch),
+        nothing_to_cancel,
     )
     grads = {name: p.grad.clone() for name, p in policy.parameters.items() if p.grad is not None}
     return statistics.loss, grads
@@ -117,26 +156,64 @@ def assert_same(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> 
         assert (got[name] - tensor).abs().max().item() <= 1e-5 * largest, name
 
 
-@pytest.mark.parametrize("max_tokens", [1, 40, 10_000])
+@pytest.mark.parametrize("layout", ["shared", "packed", "padded"])
+@pytest.mark.parametrize("row_tokens", [1, 60, 10_000])
 @pytest.mark.parametrize("options", [TrainOptions(), TrainOptions(0.2, 0.2, ppo=True)])
 def test_loss_and_gradient_equal_a_plain_reference(
-    policy: Policy, options: TrainOptions, max_tokens: int
+    policy: Policy, options: TrainOptions, row_tokens: int, layout: Layout
 ) -> None:
-    """However the batch is cut, the result is that of one sequence at a time."""
-    batch = random_batch()
+    """However the batch is packed, the result is that of one sequence at a time."""
+    batch = grouped_batch()
     want_loss, want = reference(policy, batch, options)
-    loss, got = gradients(policy, batch, options, max_tokens)
+    loss, got = gradients(policy, batch, options, row_tokens, layout)
     assert loss == pytest.approx(want_loss, rel=1e-5)
     assert_same(got, want)
 
 
-def test_the_order_of_the_batch_does_not_matter(policy: Policy) -> None:
-    """A permuted batch has the same gradient."""
-    batch = random_batch()
-    _, want = gradients(policy, batch, TrainOptions(), 60)
-    random.Random(5).shuffle(batch)
-    _, got = gradients(policy, batch, TrainOptions(), 60)
+@given(seed=st.integers(0, 10_000), row_tokens=st.integers(1, 200), layout=layouts)
+@settings(max_examples=examples(15))
+def test_the_gradient_depends_on_neither_order_nor_packing(
+    warm_policy: Policy, seed: int, row_tokens: int, layout: Layout
+) -> None:
+    """A permuted batch, packed anyhow, has the gradient of the padded one."""
+    randomise(warm_policy)
+    batch = grouped_batch(seed)
+    _, want = gradients(warm_policy, batch, TrainOptions(), 10_000, "padded")
+    random.Random(seed).shuffle(batch)
+    _, got = gradients(warm_policy, batch, TrainOptions(), row_tokens, layout)
     assert_same(got, want)
+
+
+def test_checkpointed_gradients_are_the_same(tiny_model_dir: Path, policy: Policy) -> None:
+    """What is computed twice is computed alike, and without dropout."""
+    batch = grouped_batch()
+    _, want = gradients(policy, batch, TrainOptions(), 1000)
+    other = Policy(WorkerSettings(str(tiny_model_dir), gradient_checkpointing=True))
+    randomise(other)
+    calls: list[None] = []
+    layer = other.model.get_base_model().model.layers[0].mlp
+    layer.register_forward_pre_hook(lambda *_: calls.append(None))
+    _, got = gradients(other, batch, TrainOptions(), 1000)
+    assert len(calls) == 2
+    assert_same(got, want)
+
+
+def test_a_row_that_does_not_count_adds_nothing(policy: Policy) -> None:
+    """It is there to keep processes in step; the loss and the gradient are those of the others."""
+    batch = grouped_batch()
+    want_loss, want = gradients(policy, batch, TrainOptions(), 10_000)
+    policy.optimizer.zero_grad(set_to_none=True)
+    (row,) = pack(batch, 10_000, "shared", min_shared=2)
+    statistics = accumulate_gradients(
+        policy,
+        [(row, True), (row, False)],
+        [None, None],
+        TrainOptions(),
+        num_trained(batch),
+        nothing_to_cancel,
+    )
+    assert statistics.loss == want_loss
+    assert_same({n: p.grad for n, p in policy.parameters.items() if p.grad is not None}, want)
 
 
 @torch.no_grad()
@@ -186,13 +263,14 @@ def step(
     batch: list[TrainingSequence],
     learning_rate: float = 1e-3,
     max_grad_norm: float = 1.0,
+    options: TrainOptions | None = None,
 ) -> dict[str, float]:
-    """One train step with default options."""
+    """One train step, with default options unless told otherwise."""
     settings = WorkerSettings("unused", optimizer=OptimizerSettings(max_grad_norm=max_grad_norm))
     return train_step(
         policy,
         batch,
-        TrainOptions(),
+        options or TrainOptions(),
         learning_rate=learning_rate,
         num_action_tokens=num_trained(batch),
         settings=settings,
@@ -219,6 +297,34 @@ def test_c145_every_weight_moves_by_the_learning_rate_in_the_first_step(policy: 
     assert metrics["num_skipped_gradient_steps"] == 0
     assert metrics["num_gradient_steps"] == 1
     assert metrics["grad_norm"] > 0
+
+
+def test_c145_the_adapter_of_a_half_precision_model_moves_at_a_small_learning_rate(
+    tiny_model_dir: Path,
+) -> None:
+    """The base model is bfloat16, in which such a step would round to nothing; what is trained is not."""
+    policy = Policy(WorkerSettings(str(tiny_model_dir), dtype="bfloat16"))
+    randomise(policy)
+    before = weights(policy)
+    assert step(policy, random_batch(), learning_rate=1e-6)["num_skipped_gradient_steps"] == 0
+    assert all((p != before[n]).any() for n, p in policy.parameters.items())
+    kinds = {n: p.dtype for n, p in policy.model.named_parameters()}
+    assert {kinds[n] for n in policy.parameters} == {torch.float32}
+    assert {kinds[n] for n in kinds.keys() - policy.parameters} == {torch.bfloat16}
+    moments = {p.dtype for s in policy.optimizer.state.values() for p in s.values()}
+    assert moments == {torch.float32}
+
+
+def test_half_precision_gradients_are_near_those_of_single_precision(
+    tiny_model_dir: Path, policy: Policy
+) -> None:
+    """Within three percent of their norm."""
+    _, want = gradients(policy, grouped_batch(), TrainOptions(), 1000)
+    half = Policy(WorkerSettings(str(tiny_model_dir), dtype="bfloat16"))
+    randomise(half)
+    _, got = gradients(half, grouped_batch(), TrainOptions(), 1000)
+    error = sum((got[n] - w).square().sum() for n, w in want.items())
+    assert error <= 0.03**2 * sum(w.square().sum() for w in want.values())
 
 
 def test_a_step_makes_good_tokens_likelier_and_bad_ones_less(policy: Policy) -> None:
@@ -258,6 +364,34 @@ def test_c128_nothing_to_learn_leaves_the_weights_alone(policy: Policy) -> None:
         assert largest_move(policy, before) == 0.0
 
 
+def test_a_kl_term_gives_a_signal_of_its_own(policy: Policy) -> None:
+    """Where all advantages are zero, the pull towards the base model still moves the weights."""
+    before = weights(policy)
+    batch = random_batch()
+    for sequence in batch:
+        sequence.advantage = 0.0
+    metrics = step(policy, batch, options=TrainOptions(beta=0.1))
+    assert metrics["num_skipped_gradient_steps"] == 0
+    assert metrics["kl_policy_ref"] > 0
+    assert largest_move(policy, before) > 0
+
+
+def test_the_metrics_tell_where_time_and_tokens_went(policy: Policy) -> None:
+    """Nothing is dropped; what is shared is packed once."""
+    batch = [s for s in grouped_batch() for _ in range(2)]
+    metrics = step(policy, batch)
+    assert metrics["num_dropped_tokens"] == 0
+    assert metrics["num_trained_tokens"] == num_trained(batch)
+    assert 0 < metrics["num_packed_tokens"] <= sum(len(s.token_ids) for s in batch) / 2
+    assert 0 < metrics["packing_efficiency"] <= 1
+    times = [
+        metrics[f"{part}_s"] for part in ("pack", "reference", "forward_backward", "optimizer")
+    ]
+    assert all(seconds >= 0 for seconds in times)
+    logical = sum(len(s.token_ids) - 1 for s in batch)  # each ends with a trained token
+    assert metrics["tokens_per_s"] == pytest.approx(logical / sum(times))
+
+
 def test_c148_a_gradient_that_is_not_finite_skips_the_step_and_names_a_tensor(
     policy: Policy, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -283,7 +417,7 @@ def test_the_gradient_is_clipped_to_the_maximal_norm(policy: Policy) -> None:
 
 
 def test_a_cancelled_step_leaves_the_weights_alone(policy: Policy) -> None:
-    """The check between micro-batches ends the step."""
+    """The check between rows ends the step."""
     before = weights(policy)
     calls: list[None] = []
 
@@ -292,17 +426,20 @@ def test_a_cancelled_step_leaves_the_weights_alone(policy: Policy) -> None:
         if len(calls) == 3:
             raise InterruptedError
 
-    settings = WorkerSettings("unused", micro_batch_tokens=1)
-    with pytest.raises(InterruptedError):
-        train_step(
-            policy,
-            random_batch(),
-            TrainOptions(),
-            learning_rate=1.0,
-            num_action_tokens=1,
-            settings=settings,
-            check_cancelled=cancel_at_third,
-        )
+    policy.row_tokens, usual = 1, policy.row_tokens
+    try:
+        with pytest.raises(InterruptedError):
+            train_step(
+                policy,
+                random_batch(),
+                TrainOptions(),
+                learning_rate=1.0,
+                num_action_tokens=1,
+                settings=WorkerSettings("unused"),
+                check_cancelled=cancel_at_third,
+            )
+    finally:
+        policy.row_tokens = usual
     assert len(calls) == 3
     assert largest_move(policy, before) == 0.0
 

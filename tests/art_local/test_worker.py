@@ -4,7 +4,6 @@ import dataclasses
 import io
 import json
 import queue
-import random
 import signal
 import subprocess
 import sys
@@ -13,15 +12,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from safetensors.numpy import load_file
 
-from art.adapter_kit.sequences import TrainingSequence
 from art_local import checkpoint_files as files
 from art_local.child import Channel
 from art_local.config import WorkerSettings
-from art_local.train_options import TrainOptions
-from art_local.train_request import TrainRequest, write_request
+from art_local.distributed import World
 from art_local.worker import Worker
+from tests.art_local.commands import adapter, batch, create, train
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,55 +92,6 @@ def worker(tiny_model_dir: Path) -> Iterator[WorkerProcess]:
         yield process
 
 
-def batch(seed: int, count: int = 8) -> list[TrainingSequence]:
-    """Random sequences."""
-    r = random.Random(seed)
-    sequences = []
-    for _ in range(count):
-        prompt, completion = r.randrange(1, 9), r.randrange(1, 9)
-        trained = [False] * prompt + [True] * completion
-        ids = [r.randrange(200) for _ in trained]
-        logprobs = [-5.0 if t else 0.0 for t in trained]
-        sequences.append(
-            TrainingSequence(ids, trained, logprobs, [1.0] * len(ids), r.choice([-1.0, 1.0]))
-        )
-    return sequences
-
-
-def create(checkpoints: Path) -> dict[str, Any]:
-    """The command that makes step 0."""
-    target = files.step_dir(checkpoints, 0)
-    work_dir = checkpoints / ".art_local"
-    return {"command": "create", "to_checkpoint": str(target), "work_dir": str(work_dir), "step": 0}
-
-
-def train(
-    checkpoints: Path, step: int, sequences: list[TrainingSequence] | None = None
-) -> dict[str, Any]:
-    """The command that trains step + 1 from step, with its request directory."""
-    work_dir = checkpoints / ".art_local"
-    sequences = batch(step) if sequences is None else sequences
-    request = TrainRequest(
-        from_checkpoint=files.step_dir(checkpoints, step),
-        from_step=step,
-        target_step=step + 1,
-        to_checkpoint=files.step_dir(checkpoints, step + 1),
-        work_dir=work_dir,
-        learning_rate=1e-3,
-        num_action_tokens=sum(s.trained.count(True) for s in sequences),
-        options=TrainOptions(),
-    )
-    request_dir = files.work_path(work_dir, "request")
-    write_request(request_dir, request, sequences)
-    return {"command": "train", "request_dir": str(request_dir)}
-
-
-def adapter(checkpoints: Path, step: int) -> dict[str, bytes]:
-    """The weights of a step, to the bit."""
-    tensors = load_file(files.step_dir(checkpoints, step) / files.ADAPTER_WEIGHTS)
-    return {name: tensor.tobytes() for name, tensor in tensors.items()}
-
-
 def test_a_train_makes_the_next_checkpoint(worker: WorkerProcess, tmp_path: Path) -> None:
     """One event for the gradient step, then the end, and the weights have moved."""
     assert worker.ask(create(tmp_path)) == {"event": "created", "step": 0}
@@ -151,6 +99,7 @@ def test_a_train_makes_the_next_checkpoint(worker: WorkerProcess, tmp_path: Path
     event = worker.event()
     assert event["event"] == "gradient_step"
     assert event["metrics"]["num_trained_tokens"] > 0
+    assert {"load_s", "save_s", "forward_backward_s"} <= event["metrics"].keys()
     assert worker.event() == {"event": "trained", "step": 1}
     assert files.list_steps(tmp_path) == [0, 1]
     assert adapter(tmp_path, 0) != adapter(tmp_path, 1)
@@ -294,7 +243,7 @@ def test_a_cancel_counts_until_the_very_commit(tiny_model_dir: Path, tmp_path: P
     """Before the gradient, after it, and when the files are written: nothing is left, and the memory is not used."""
     out = io.StringIO()
     channel = Channel({}, queue.Queue(), out)
-    worker = Worker(channel, WorkerSettings(str(tiny_model_dir), threads=1))
+    worker = Worker(channel, WorkerSettings(str(tiny_model_dir), threads=1), World())
     worker.answer(create(tmp_path))
     worker.answer(train(tmp_path, 0))
     expected = adapter(tmp_path, 1)
@@ -309,6 +258,20 @@ def test_a_cancel_counts_until_the_very_commit(tiny_model_dir: Path, tmp_path: P
         worker.answer(train(tmp_path, 0))
         assert adapter(tmp_path, 1) == expected
         files.delete_steps(tmp_path, [0], tmp_path / ".art_local")
+
+
+def test_a_policy_that_leaves_the_gpu_between_commands_trains_as_one_that_stays(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    """The weights are the same to the bit, also those of a step that goes on from what is in memory."""
+    for leaves in (False, True):
+        settings = WorkerSettings(str(tiny_model_dir), threads=1, offload_when_idle=leaves)
+        worker = Worker(Channel({}, queue.Queue(), io.StringIO()), settings, World())
+        worker.answer(create(tmp_path / str(leaves)))
+        for step in (0, 1):
+            worker.answer(train(tmp_path / str(leaves), step))
+    for step in (0, 1, 2):
+        assert adapter(tmp_path / "True", step) == adapter(tmp_path / "False", step)
 
 
 def test_a_cancel_that_comes_too_late_changes_nothing(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import httpx
 import uvicorn
 
+from art.adapter_kit.engine_chat import EngineChat
 from art.adapter_kit.engine_protocol import TokenEvent
 from art.adapter_kit.gateway import Gateway
 from art.adapter_kit.served_names import ServedNames
@@ -124,7 +125,8 @@ class Endpoint:
         self.api_key = secrets.token_urlsafe(16)
         self._model_name = model_name
         names = self.names_class(model_name, base_model)
-        gateway = Gateway(self.engine_class(), names, api_key=self.api_key, drain_s=drain_s)
+        engine = EngineChat(self.engine_class())
+        gateway = Gateway(engine, names, api_key=self.api_key, drain_s=drain_s)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.base_url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
         config = uvicorn.Config(self._front(gateway), log_config=None, lifespan="off")

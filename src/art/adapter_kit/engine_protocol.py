@@ -1,4 +1,9 @@
-"""What the gateway asks of an inference engine, and the values that pass between the two."""
+"""What the gateway asks of an inference engine, and the values that pass between the two.
+
+The gateway knows names, keys and requests in flight; a `ChatEngine` answers. An engine that knows tokens only is an
+`Engine`, and `engine_chat.EngineChat` makes a `ChatEngine` of it. For a server that speaks chats already,
+`upstream_chat.UpstreamChat` does the answering.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+
+    from art.adapter_kit.served_names import Served
 
 
 @dataclass(frozen=True)
@@ -109,4 +116,76 @@ class Engine(Protocol):
 
     async def unload_adapter(self, adapter: str) -> None:
         """Forget an adapter; requests still running on it fail. An unknown id is ignored."""
+        ...
+
+
+class PreparedChat(Protocol):
+    """A chat request that was checked, and waits for the weights that are to answer it."""
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the user asked for server-sent events."""
+        ...
+
+    async def completion(self, served: Served) -> dict[str, Any]:
+        """The whole answer of some weights, stamped with them.
+
+        Raises:
+            art.adapter_kit.api_error.ApiError: The answer is an error.
+            art.errors.InferenceError: The engine failed, was closed, or has unloaded the weights.
+        """
+        ...
+
+    def chunks(self, served: Served) -> AsyncGenerator[dict[str, Any], None]:
+        """The same answer in pieces: the bodies of the server-sent events, without the closing `[DONE]`.
+
+        Closing the generator early cancels the work. It raises what `completion` raises; what comes before the first
+        piece still gets a status of its own.
+        """
+        ...
+
+
+class ChatEngine(Protocol):
+    """An inference engine that takes chats as an OpenAI client sends them; what stands behind a gateway."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why the engine can answer nothing any more, or None while it works."""
+        ...
+
+    async def prepare(self, body: dict[str, Any]) -> PreparedChat:
+        """Check a request, and do what needs no weights. Its `model` is the gateway's business.
+
+        Raises:
+            art.adapter_kit.api_error.ApiError: 400, naming the field at fault.
+        """
+        ...
+
+    async def load_adapter(self, adapter: str, path: str) -> None:
+        """Make an adapter directory known under a new id (letters and digits).
+
+        Raises:
+            art.errors.ConfigurationError: The directory holds no adapter that fits the base model.
+            art.errors.InferenceError: The engine failed.
+        """
+        ...
+
+    async def unload_adapter(self, adapter: str) -> None:
+        """Forget an adapter; requests still running on it may fail. An unknown id is ignored."""
+        ...
+
+    async def sleep(self) -> None:
+        """Free what inference takes of the device. The gateway sends no chat until `wake` has returned.
+
+        Raises:
+            art.errors.InferenceError: It failed; the engine is awake.
+        """
+        ...
+
+    async def wake(self) -> None:
+        """Be ready to answer again.
+
+        Raises:
+            art.errors.InferenceError: It failed; the engine is asleep.
+        """
         ...

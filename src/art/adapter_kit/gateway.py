@@ -8,23 +8,23 @@ Routes, all but the first behind the Bearer key:
 - `POST /v1/load_lora_adapter` `{"lora_name": "m@4", "lora_path": "...", "latest": true}`
 - `POST /v1/unload_lora_adapter` `{"lora_name": "m@3"}`: the name is unknown at once; the answer comes when the
   requests in flight have ended, so the files may be deleted then.
+- `POST /v1/sleep` `{}`: completions wait from now on; the answer comes when those in flight have ended, or had time
+  to, and the engine sleeps.
+- `POST /v1/wake_up` `{}`: the engine wakes, and those who wait go on in the order in which they came.
 
-The last two are spelled as vLLM spells them. Import this module only where a server runs: it needs
-starlette, which comes with the extra `local`.
+Loading and unloading are spelled as vLLM spells them; both go on while the engine sleeps. Import this module only
+where a server runs: it needs starlette, which comes with the extra `local`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from typing import TYPE_CHECKING, Any
 
 from art.adapter_kit.api_error import ApiError
-from art.adapter_kit.chat_request import ChatRequest, parse_chat_request, template_messages
-from art.adapter_kit.chat_response import Reply
-from art.adapter_kit.engine_protocol import GenerateRequest
+from art.adapter_kit.pause import Pause
 from art.adapter_kit.served_names import InFlight
 from art.errors import ConfigurationError, InferenceError, MissingDependencyError
 
@@ -37,7 +37,6 @@ try:
     from art.adapter_kit.http_parts import (
         EventStream,
         error_response,
-        json_body,
         json_object,
         on_exception,
         on_http_exception,
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from art.adapter_kit.engine_protocol import Engine, TokenEvent
+    from art.adapter_kit.engine_protocol import ChatEngine, PreparedChat
     from art.adapter_kit.served_names import Served, ServedNames
 
 
@@ -63,25 +62,33 @@ class Gateway:
     """Answers OpenAI-style requests with an engine.
 
     Args:
-        engine: What generates.
+        engine: What answers.
         names: Which names lead to which weights; the gateway keeps it up to date.
         api_key: The Bearer key that requests must show.
-        drain_s: Seconds that requests in flight are given when their checkpoint is unloaded or the server stops.
+        drain_s: Seconds that requests in flight are given when their checkpoint is unloaded, the engine is put to
+            sleep, or the server stops.
+        pause_timeout_s: Seconds that a request waits for a sleeping engine before it is a 503.
 
     Attributes:
         app: The ASGI app.
     """
 
     def __init__(
-        self, engine: Engine, names: ServedNames, *, api_key: str, drain_s: float = 30.0
+        self,
+        engine: ChatEngine,
+        names: ServedNames,
+        *,
+        api_key: str,
+        drain_s: float = 30.0,
+        pause_timeout_s: float = 3600.0,
     ) -> None:
         self._engine = engine
         self._names = names
         self._key = api_key.encode()
         self._drain_s = drain_s
+        self._pause_timeout_s = pause_timeout_s
         self._requests = InFlight()
-        # One thread: tokenizers are not made for several at once.
-        self._renderer = ThreadPoolExecutor(1, "render")
+        self._pause = Pause()
         self._closing = False
         self._retirements: set[asyncio.Task[None]] = set()
         self.app = Starlette(
@@ -92,6 +99,8 @@ class Gateway:
                 Route("/v1/chat/completions", self._guarded(self._chat), methods=["POST"]),
                 Route("/v1/load_lora_adapter", self._guarded(self._load), methods=["POST"]),
                 Route("/v1/unload_lora_adapter", self._guarded(self._unload), methods=["POST"]),
+                Route("/v1/sleep", self._guarded(self._sleep), methods=["POST"]),
+                Route("/v1/wake_up", self._guarded(self._wake), methods=["POST"]),
             ],
             exception_handlers={HTTPException: on_http_exception, Exception: on_exception},
         )
@@ -99,6 +108,7 @@ class Gateway:
     async def drain(self) -> None:
         """Refuse new completions from now on, and wait up to `drain_s` for those in flight."""
         self._closing = True
+        self._pause.end()  # who waits is refused as well
         await self._requests.drained(self._drain_s)
 
     # --- the routes
@@ -115,22 +125,6 @@ class Gateway:
     async def _retrieve_model(self, request: Request) -> Response:
         name = request.path_params["name"]
         return JSONResponse(_model_entry(name, self._resolve(name)))
-
-    async def _chat(self, request: Request) -> Response:
-        chat = parse_chat_request(await json_body(request))
-        if self._closing:
-            raise ApiError(503, "The server is shutting down.", code="shutting_down")
-        self._resolve(chat.model)
-        prompt = await self._render(chat)
-        # Again, and no await from here to the lease: what is unloaded meanwhile answers nothing.
-        served = self._resolve(chat.model)
-        generate = self._generate_request(chat, served, prompt)
-        reply = Reply(chat, generate, served, self._engine.token_bytes)
-        if chat.stream:
-            return EventStream(self._events(reply), leases=(served.requests, self._requests))
-        with served.requests.lease(), self._requests.lease():
-            events = await unless_disconnected(request, self._collect(reply))
-        return JSONResponse(reply.completion(events))
 
     async def _load(self, request: Request) -> Response:
         body = await json_object(request)
@@ -167,7 +161,51 @@ class Gateway:
         if served.adapter is not None:
             await self._engine.unload_adapter(served.adapter)
 
-    # --- from request to events
+    async def _sleep(self, request: Request) -> Response:
+        await json_object(request)
+        async with self._pause.changing:
+            if not self._pause.is_on:
+                self._pause.begin()
+                try:
+                    await self._requests.drained(self._drain_s)
+                    await self._engine.sleep()
+                except BaseException:
+                    self._pause.end()
+                    raise
+        return JSONResponse({"status": "asleep"})
+
+    async def _wake(self, request: Request) -> Response:
+        await json_object(request)
+        async with self._pause.changing:
+            if self._pause.is_on:
+                await self._engine.wake()
+                self._pause.end()
+        return JSONResponse({"status": "awake"})
+
+    # --- chats
+
+    async def _chat(self, request: Request) -> Response:
+        body = await json_object(request)
+        name = body.get("model")
+        if not isinstance(name, str):
+            raise ApiError(400, "model must be a string.", param="model")
+        self._refuse_when_closing()
+        self._resolve(name)
+        chat = await self._engine.prepare(body)
+        await self._until_awake(request)
+        # Again, and no await from here to the lease: what is unloaded meanwhile answers nothing.
+        self._refuse_when_closing()
+        served = self._resolve(name)
+        with ExitStack() as leases:
+            leases.enter_context(served.requests.lease())
+            leases.enter_context(self._requests.lease())
+            if not chat.is_streamed:
+                answer = self._completion(chat, served)
+                return JSONResponse(await unless_disconnected(request, answer))
+            events = self._events(chat, served)
+            # The first event is awaited here, so that what fails before it has a status of its own.
+            first = await unless_disconnected(request, anext(events))
+            return EventStream(first, events, leases.pop_all())
 
     def _resolve(self, name: str) -> Served:
         served = self._names.resolve(name)
@@ -177,79 +215,53 @@ class Gateway:
             )
         return served
 
-    async def _render(self, chat: ChatRequest) -> list[int]:
-        """The prompt's tokens. A long one takes a while, in which other requests go on."""
-        try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._renderer,
-                self._engine.render,
-                template_messages(chat.messages),
-                chat.template_tools,
-                chat.chat_template_kwargs or {},
-            )
-        except ValueError as error:
-            raise ApiError(
-                400, f"The chat template refuses the messages: {error}", param="messages"
-            ) from error
+    def _refuse_when_closing(self) -> None:
+        if self._closing:
+            raise ApiError(503, "The server is shutting down.", code="shutting_down")
 
-    def _generate_request(
-        self, chat: ChatRequest, served: Served, prompt: list[int]
-    ) -> GenerateRequest:
-        room = self._engine.max_context - len(prompt)
-        if room < 1:
+    async def _until_awake(self, request: Request) -> None:
+        """Return at once, or when the engine has woken; nothing else runs between that and the return."""
+        try:
+            async with asyncio.timeout(self._pause_timeout_s):
+                while self._pause.is_on:
+                    await unless_disconnected(request, self._pause.over())
+        except TimeoutError:
             message = (
-                f"The prompt has {len(prompt)} tokens; this model's context of {self._engine.max_context} tokens "
-                "leaves no room for a completion. Shorten the messages."
+                f"The engine was put to sleep, and not woken within {self._pause_timeout_s:g} s."
             )
-            raise ApiError(400, message, param="messages", code="context_length_exceeded")
-        wanted = chat.max_completion_tokens or chat.max_tokens or room
-        return GenerateRequest(
-            prompt_token_ids=tuple(prompt),
-            adapter=served.adapter,
-            max_tokens=min(wanted, room),
-            n=chat.n or 1,
-            temperature=1.0 if chat.temperature is None else chat.temperature,
-            top_p=1.0 if chat.top_p is None else chat.top_p,
-            stop=chat.stop_strings,
-            seed=chat.seed,
-            top_logprobs=chat.top_logprobs or 0,
-            stream=bool(chat.stream),
-        )
+            raise ApiError(503, message, code="asleep") from None
 
-    async def _generate(self, reply: Reply) -> AsyncGenerator[TokenEvent, None]:
+    async def _completion(self, chat: PreparedChat, served: Served) -> dict[str, Any]:
         try:
-            async with aclosing(self._engine.generate(reply.request)) as events:
-                async for event in events:
-                    yield event
+            return await chat.completion(served)
         except InferenceError as error:
-            if reply.served.retired:
-                message = f"The checkpoint {reply.served.name!r} was deleted while it was answering this request."
-                raise ApiError(410, message, param="model", code="model_deleted") from error
-            status = 503 if self._closing else 500
-            raise ApiError(status, f"Inference failed: {error}", code="inference_failed") from error
+            raise self._inference_failed(error, served) from error
 
-    async def _collect(self, reply: Reply) -> list[TokenEvent]:
-        async with aclosing(self._generate(reply)) as events:
-            return [event async for event in events]
-
-    async def _events(self, reply: Reply) -> AsyncGenerator[str, None]:
-        """The server-sent events of a streamed answer."""
-        streams = reply.stream()
-        for stream in streams:
-            yield sse(stream.first())
-        count = 0
+    async def _events(self, chat: PreparedChat, served: Served) -> AsyncGenerator[str, None]:
+        """The server-sent events of a streamed answer; ApiError where there is not even a first one."""
+        has_begun = False
         try:
-            async with aclosing(self._generate(reply)) as events:
-                async for event in events:
-                    count += 1
-                    yield sse(streams[event.index].next(event))
-        except ApiError as error:  # the status is sent already; clients raise on an `error` event
-            yield sse(error.body())
+            async with aclosing(chat.chunks(served)) as chunks:
+                async for chunk in chunks:
+                    yield sse(chunk)
+                    has_begun = True
+        except (ApiError, InferenceError) as error:
+            if isinstance(error, InferenceError):
+                error = self._inference_failed(error, served)
+            if not has_begun:
+                raise error from None
+            yield sse(error.body())  # the status is sent already; clients raise on an `error` event
             return
-        options = reply.chat.stream_options
-        if options is not None and options.include_usage:
-            yield sse(reply.chunk([], usage=reply.usage(count)))
         yield "data: [DONE]\n\n"
+
+    def _inference_failed(self, error: InferenceError, served: Served) -> ApiError:
+        if served.retired:
+            message = (
+                f"The checkpoint {served.name!r} was deleted while it was answering this request."
+            )
+            return ApiError(410, message, param="model", code="model_deleted")
+        status = 503 if self._closing else 500
+        return ApiError(status, f"Inference failed: {error}", code="inference_failed")
 
     # --- who may ask
 
@@ -262,6 +274,8 @@ class Gateway:
                 return await handler(request)
             except ApiError as error:
                 return error_response(error)
+            except InferenceError as error:
+                return error_response(ApiError(500, str(error), code="inference_failed"))
 
         return endpoint
 

@@ -19,33 +19,39 @@ from art.adapter_kit.api_error import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable
+    from contextlib import ExitStack
 
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
-
-    from art.adapter_kit.served_names import InFlight
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events that count as in flight, and whose source is closed however the sending ends."""
+    """Server-sent events that count as in flight, and whose source is closed however the sending ends.
 
-    def __init__(
-        self, events: AsyncGenerator[str, None], leases: tuple[InFlight, InFlight]
-    ) -> None:
+    Args:
+        first: The first event.
+        events: Those after it.
+        leases: What counts the request as in flight; let go when the sending ends.
+    """
+
+    def __init__(self, first: str, events: AsyncGenerator[str, None], leases: ExitStack) -> None:
         super().__init__(
-            events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
+            self._all(first), media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
         )
         self._events = events
         self._leases = leases
 
+    async def _all(self, first: str) -> AsyncGenerator[str, None]:
+        yield first
+        async for event in self._events:
+            yield event
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events, as ASGI asks."""
-        # Nothing runs between the handler's return and this call, so an unload cannot slip in between.
-        weights, server = self._leases
-        with weights.lease(), server.lease():
+        with self._leases:
             async with aclosing(self._events):
                 await super().__call__(scope, receive, send)
 

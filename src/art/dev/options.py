@@ -32,7 +32,8 @@ class TrainConfig(TypedDict, total=False):
         kl_ref_adapter_path: Directory of a LoRA adapter to use as that reference.
         logprob_calculation_chunk_size: Tokens whose logits are held in memory at once.
         mask_prob_ratio: Leave tokens outside the clip range out of the loss instead of clipping their ratio.
-        max_negative_advantage_importance_sampling_weight: Upper bound of the probability ratio.
+        max_negative_advantage_importance_sampling_weight: Upper bound of the probability ratio; the local backend
+            applies it where the advantage is negative.
         num_trajectories_learning_rate_multiplier_power: Multiply the learning rate with the number of
             trajectories to this power; 0.0 is off.
         plot_tensors: Save plots of the packed batch, for debugging.
@@ -43,7 +44,7 @@ class TrainConfig(TypedDict, total=False):
             of rewards within groups.
         scale_rewards: Divide advantages by the standard deviation of the group's rewards; True by default.
         truncated_importance_sampling: Upper bound of a weight that corrects for sampling and training
-            computing different probabilities; None is off.
+            computing different probabilities; None is off. The local backend wants `precalculate_logprobs` with it.
     """
 
     advantage_balance: float

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Literal, Self, cast
 
 import art
 from art import BackendTrainMixin, LocalTrainResult, backend_train
@@ -14,7 +13,6 @@ from art.adapter_kit.blocking import run_blocking
 from art.adapter_kit.dependencies import require
 from art.adapter_kit.sequences import build_sequences, num_action_tokens, token_counts
 from art.errors import CheckpointDeletionError, ConfigurationError
-from art_local.base_model import BUILTIN_MODELS, resolve_base_model
 from art_local.checkpoint_files import (
     clean_work_dir,
     copy_step,
@@ -24,13 +22,14 @@ from art_local.checkpoint_files import (
     work_dir_of,
     work_path,
 )
-from art_local.config import WorkerSettings
-from art_local.service import ModelService
-from art_local.service_config import ServiceConfig
+from art_local.devices import default_device
+from art_local.server_options import ServerOptions
+from art_local.services import BackendOptions, ModelServices
 from art_local.train_options import TrainOptions
 from art_local.train_request import TrainRequest, write_request
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import AsyncIterator, Iterable
     from pathlib import Path
     from types import TracebackType
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
     from art import TrainConfig, TrajectoryGroup, dev
     from art.backend import AnyModel, AnyTrainableModel
     from art.training import BackendTrainOptions
+    from art_local.service import ModelService
+    from art_local.vllm_server import VllmServer
 
 _NEEDED = ("torch", "transformers", "peft", "safetensors", "starlette", "uvicorn")
 
@@ -54,13 +55,18 @@ class LocalBackend(BackendTrainMixin):
     however it ends.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the options of a whole machine, all by name
         self,
         *,
         in_process: bool = False,
         path: str | Path | None = None,
-        device: str = "cpu",
+        device: str | None = None,
         threads: int | None = None,
+        inference: Literal["auto", "vllm", "embedded"] | VllmServer = "auto",
+        vllm_python: str | os.PathLike[str] | None = None,
+        sleep_while_training: bool | None = None,
+        trainer_processes: int | None = None,
+        shard_base: bool = False,
         start_timeout_s: float = 300.0,
         step_timeout_s: float = 3600.0,
     ) -> None:
@@ -69,23 +75,41 @@ class LocalBackend(BackendTrainMixin):
         Args:
             in_process: Accepted for upstream's scripts; the work is always done in separate processes.
             path: Base path for models that name none of their own.
-            device: Torch device of both processes.
-            threads: Torch threads of each process; by default one for the built-in model, for which more only
-                cost, and all cores for others.
+            device: Torch device of both processes; by default "cuda" where there is a GPU, else "cpu".
+            threads: Torch threads of each process; by default one for the built-in models, for which more only
+                cost, and all cores for others. vLLM on a CPU takes one by default.
+            inference: The engine that answers. "auto" takes vLLM where it is installed for the device (or
+                `vllm_python` is given), except for the built-in models; the log says which it took and why. A
+                `VllmServer` that you started is shared, and stays yours to close.
+            vllm_python: The interpreter of the environment that has vLLM; by default this one.
+            sleep_while_training: Whether vLLM gives the GPU's memory back while a step is trained; requests wait
+                meanwhile. By default it does where both would be on the same GPU.
+            trainer_processes: Processes that train together on this machine, each with a GPU of its own; by default
+                one, or one for each of a model's `trainer_gpu_ids`.
+            shard_base: Whether each of them holds only a piece of the base model.
             start_timeout_s: How long a process may take to come up.
             step_timeout_s: How long one gradient step may take.
 
         Raises:
             MissingDependencyError: The extra `local` is not installed, or too old.
+            ConfigurationError: The options contradict each other.
         """
         del in_process
         require(_NEEDED, extra="local", needed_by="LocalBackend", distribution="art-rl")
         self._path = None if path is None else str(path)
-        self._device = device
-        self._threads = threads
-        self._start_timeout_s = start_timeout_s
-        self._step_timeout_s = step_timeout_s
-        self._services: dict[tuple[str, str], ModelService] = {}
+        self._services = ModelServices(
+            BackendOptions(
+                device=device or default_device(),
+                threads=threads,
+                inference=inference,
+                vllm_python=vllm_python,
+                sleep_while_training=sleep_while_training,
+                trainer_processes=trainer_processes,
+                shard_base=shard_base,
+                start_timeout_s=start_timeout_s,
+                step_timeout_s=step_timeout_s,
+            )
+        )
 
     # --- the two methods ---
 
@@ -100,6 +124,7 @@ class LocalBackend(BackendTrainMixin):
         options = TrainOptions.from_dev(dev_config, config)
         service = self._service(model)
         checkpoints = service.config.checkpoints
+        options = await run_blocking(options.with_reference_directory, checkpoints)
         work_dir = work_dir_of(checkpoints)
         step = await self._get_step(model) if config.target_step is None else config.target_step - 1
         await service.serve(step)
@@ -125,7 +150,10 @@ class LocalBackend(BackendTrainMixin):
                 await run_blocking(write_request, request_dir, request, sequences)
                 # They are of the whole call, so they go with its first gradient step.
                 counts = token_counts(sequences)
-                async with contextlib.aclosing(service.worker.train(request_dir)) as stream:
+                async with (
+                    service.asleep(),
+                    contextlib.aclosing(service.worker.train(request_dir)) as stream,
+                ):
                     async for metrics in stream:
                         yield {**counts, **metrics}
                         counts = {}
@@ -146,7 +174,7 @@ class LocalBackend(BackendTrainMixin):
         if not steps_to_keep:
             raise ConfigurationError("steps_to_keep is empty; at least the latest step must stay")
         checkpoints = art.checkpoints_dir(model)
-        service = self._services.get(_key(model))
+        service = self._services.find(model)
         served = await service.withdraw_all_but(steps_to_keep) if service is not None else {}
         errors: list[Exception] = [*served.values()]
         errors += await run_blocking(
@@ -178,7 +206,7 @@ class LocalBackend(BackendTrainMixin):
     ) -> tuple[str, str]:
         service = self._service(model)
         async with service.exclusive():
-            service.server.listen_at(config)
+            self._services.configure(service, ServerOptions.of(config))
             await service.server.serve(latest=await self._get_step(model))
         return service.server.base_url, service.server.api_key
 
@@ -186,8 +214,8 @@ class LocalBackend(BackendTrainMixin):
         return model.name if step is None else f"{model.name}@{step}"
 
     def _inference_failure(self, model: AnyModel) -> str | None:
-        service = self._services.get(_key(model))
-        return service.server.child.failure() if service is not None else None
+        service = self._services.find(model)
+        return service.server.failure() if service is not None else None
 
     async def _get_step(self, model: AnyTrainableModel) -> int:
         return max(await self._list_checkpoint_steps(model), default=0)
@@ -211,8 +239,7 @@ class LocalBackend(BackendTrainMixin):
 
     async def close(self) -> None:
         """End every process. Repeatable; a model that is registered again starts them again."""
-        services, self._services = list(self._services.values()), {}
-        await asyncio.gather(*(service.close() for service in services))
+        await self._services.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -234,42 +261,7 @@ class LocalBackend(BackendTrainMixin):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for service in self._services.values():
-            service.kill()
-        self._services = {}
+        self._services.kill()
 
     def _service(self, model: AnyTrainableModel) -> ModelService:
-        """Return the model's service, making one on first use."""
-        checkpoints = art.checkpoints_dir(model).absolute()
-        service = self._services.get(_key(model))
-        if service is None:
-            config = ServiceConfig(
-                model_name=model.name,
-                base_model_name=model.base_model,
-                checkpoints=checkpoints,
-                worker=WorkerSettings.from_internal_config(
-                    resolve_base_model(model.base_model),
-                    cast("dict[str, Any] | None", model._internal_config),
-                    device=self._device,
-                    threads=self._threads or _default_threads(model.base_model),
-                ),
-                start_timeout_s=self._start_timeout_s,
-                step_timeout_s=self._step_timeout_s,
-            )
-            # Not an assignment: another thread may have made one meanwhile.
-            service = self._services.setdefault(_key(model), ModelService(config))
-        elif service.config.checkpoints != checkpoints:
-            raise ConfigurationError(
-                f"this backend already works on model {model.name!r} of project {model.project!r} in "
-                f"{service.config.checkpoints.parent}; for the one in {checkpoints.parent} use another "
-                "LocalBackend, or close this one first"
-            )
-        return service
-
-
-def _default_threads(base_model: str) -> int:
-    return 1 if base_model in BUILTIN_MODELS else os.cpu_count() or 1
-
-
-def _key(model: AnyModel) -> tuple[str, str]:
-    return model.project, model.name
+        return self._services.get(model)

@@ -9,6 +9,7 @@ from art.errors import ConfigurationError
 _BUILTIN_PREFIX = "builtin:"
 BUILTIN_MODELS = {
     f"{_BUILTIN_PREFIX}letters": Path(__file__).parent / "base_models" / "letters",
+    f"{_BUILTIN_PREFIX}guess": Path(__file__).parent / "base_models" / "guess",
 }
 """Models that come with this package, by name: no download, no network."""
 

@@ -25,7 +25,12 @@ _UNSUPPORTED_PEFT_OPTIONS: dict[str, Any] = {
 }
 # Sections of a model's internal config that speak to upstream's engine, or to another backend.
 _HINT_SECTIONS = ("init_args", "engine_args", "tinker_args", "tinker_native_args")
-_UNSUPPORTED_SECTIONS: dict[str, Any] = {"trainer_gpu_ids": [], "inference_gpu_ids": []}
+_UNSUPPORTED_SECTIONS: dict[str, Any] = {"inference_gpu_ids": []}
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "layout": ("auto", "shared", "packed", "padded"),
+    "dtype": ("auto", "float32", "bfloat16"),
+    "gradient_checkpointing": ("auto", True, False),
+}
 _PEFT_HINTS = {"max_seq_length", "temporary_location", "use_gradient_checkpointing"}
 
 
@@ -77,9 +82,22 @@ class WorkerSettings:
         device: Where to train, as torch spells it.
         threads: CPU threads of torch.
         seed: Seed of the fresh adapter's weights.
-        micro_batch_tokens: Tokens of one forward pass, padding included; a longer sequence gets its own.
-        logit_bytes: Bound on the logits of one forward pass; they are the largest tensor with a large
-            vocabulary. A single sequence may exceed it.
+        micro_batch_tokens: Tokens of one forward pass, padding included; a longer sequence gets its own. By
+            default 4,096 on a CPU and 16,384 elsewhere.
+        logit_bytes: Bound on the logits that are held at once; they are the largest tensor with a large
+            vocabulary. Where a model does not let its output layer be called in parts, a single sequence may
+            exceed it.
+        layout: How sequences are put into rows: "shared", "packed" or "padded", see `packing.py`. "auto" is
+            "shared" where the model can do it.
+        dtype: Precision of the base model: "bfloat16", "float32", or "auto", which is bfloat16 on a GPU only.
+            Adapter and optimizer are always float32.
+        gradient_checkpointing: Keep less of the forward pass and compute it again in the backward pass: True,
+            False, or "auto", which is where a row would not fit into the GPU's memory otherwise.
+        num_processes: Processes that train together on this machine, with a GPU each where the device is "cuda".
+        shard_base: Whether each of them holds a piece of the base model only; slower, for one that does not fit.
+        offload_when_idle: Whether the GPU's memory is given back between two commands, for an inference engine
+            on the same GPU.
+        gpu_ids: The GPUs of these processes, by the numbers that CUDA gives them; empty is all that are visible.
     """
 
     base_model: str
@@ -88,14 +106,41 @@ class WorkerSettings:
     device: str = "cpu"
     threads: int = 2
     seed: int = 0
-    micro_batch_tokens: int = 4096
-    logit_bytes: int = 1 << 30
+    micro_batch_tokens: int | None = None
+    logit_bytes: int = 1 << 28
+    layout: str = "auto"
+    dtype: str = "auto"
+    gradient_checkpointing: bool | str = "auto"
+    num_processes: int = 1
+    shard_base: bool = False
+    offload_when_idle: bool = False
+    gpu_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ConfigurationError(
+                    f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(map(repr, known))}"
+                )
+        if self.num_processes < 1:
+            raise ConfigurationError(
+                f"the number of training processes is {self.num_processes}; it must be at least 1"
+            )
+        if self.shard_base and self.num_processes == 1:
+            raise ConfigurationError(
+                "shard_base splits the base model over training processes, and there is one; ask for several"
+            )
+        if self.shard_base and self.offload_when_idle:
+            raise ConfigurationError(
+                "a base model that is split over GPUs (shard_base) cannot leave them between steps "
+                "(offload_when_idle); give trainer and inference engine GPUs of their own"
+            )
 
     @classmethod
     def from_internal_config(
         cls, base_model: str, internal_config: Mapping[str, Any] | None, **overrides: Any
     ) -> WorkerSettings:
-        """Read a model's `_internal_config`: `peft_args` and `trainer_args` by upstream's names.
+        """Read a model's `_internal_config`: `peft_args`, `trainer_args` and `trainer_gpu_ids` by upstream's names.
 
         Args:
             base_model: Directory or hub id of the base model.
@@ -106,6 +151,7 @@ class WorkerSettings:
             ConfigurationError: An option cannot be honoured.
         """
         config = dict(internal_config or {})
+        gpu_ids = tuple(config.pop("trainer_gpu_ids", None) or ())
         peft = dict(config.pop("peft_args", None) or {})
         trainer = dict(config.pop("trainer_args", None) or {})
         for section in _HINT_SECTIONS:
@@ -131,7 +177,8 @@ class WorkerSettings:
         refuse_unsupported(peft, _UNSUPPORTED_PEFT_OPTIONS, _PEFT_HINTS, "peft_args")
         for name in trainer:
             warn_once(f"trainer_args.{name}")
-        return cls(base_model, lora=lora, optimizer=optimizer, **{"seed": seed, **overrides})
+        more = {"seed": seed, "gpu_ids": gpu_ids, "num_processes": max(1, len(gpu_ids))}
+        return cls(base_model, lora=lora, optimizer=optimizer, **{**more, **overrides})
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> WorkerSettings:
@@ -143,6 +190,7 @@ class WorkerSettings:
         optimizer = dict(fields.pop("optimizer", {}))
         if "betas" in optimizer:
             optimizer["betas"] = tuple(optimizer["betas"])
+        fields["gpu_ids"] = tuple(fields.get("gpu_ids", ()))
         return cls(lora=LoraSettings(**lora), optimizer=OptimizerSettings(**optimizer), **fields)
 
 

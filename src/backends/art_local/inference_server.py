@@ -1,4 +1,4 @@
-"""The parent's side of a model's inference server; `server` is the child."""
+"""The parent's side of a model's inference server; the child is `server`, or `vllm_gateway` in front of vLLM."""
 
 from __future__ import annotations
 
@@ -12,21 +12,34 @@ from art.errors import InferenceError
 from art_local.checkpoint_files import list_weights, step_dir
 from art_local.managed_child import ManagedChild
 from art_local.process import python_module
-from art_local.server_options import server_options
 
 if TYPE_CHECKING:
-    from art import dev
+    from collections.abc import Mapping
+
     from art_local.checkpoint_files import WeightsFile
+    from art_local.inference_choice import Engine
     from art_local.service_config import ServiceConfig
+    from art_local.vllm_server import VllmServer
+
+
+_MODULES: dict[Engine, str] = {
+    "embedded": "art_local.server",
+    "vllm": "art_local.vllm_gateway",
+}
 
 
 class InferenceServer:
-    """The inference server of one model. It comes back on the same port with the same key after it died."""
+    """The inference server of one model. It comes back on the same port with the same key after it died.
+
+    Attributes:
+        child: The process that users reach.
+        vllm: The vLLM server behind it, where that is the engine; it is set before the first `serve`.
+    """
 
     def __init__(self, config: ServiceConfig) -> None:
         self._config = config
         self.child = ManagedChild(
-            python_module("art_local.server"),
+            python_module(_MODULES[config.engine]),
             f"inference server of model {config.model_name!r}",
             InferenceError,
             config.start_timeout_s,
@@ -34,6 +47,8 @@ class InferenceServer:
         self._host = "127.0.0.1"
         self._port = 0  # the first start takes any free port, later ones the same again
         self._api_key = secrets.token_urlsafe(32)
+        self.vllm: VllmServer | None = None
+        self._vllm_starts = 0  # as of the start of the process in front of it
         # What the running server serves.
         self._served: dict[int, WeightsFile] = {}
         self._latest: int | None = None
@@ -48,9 +63,12 @@ class InferenceServer:
         """Key to give to an OpenAI client."""
         return self._api_key
 
-    def listen_at(self, options: dev.OpenAIServerConfig | None) -> None:
-        """Take host, port and key from upstream's server options, where they are given."""
-        args = server_options(options)
+    def failure(self) -> str | None:
+        """Return None while it runs or was never started, else how it ended."""
+        return (self.vllm.failure() if self.vllm is not None else None) or self.child.failure()
+
+    def listen_at(self, args: Mapping[str, Any]) -> None:
+        """Take host, port and api_key, where they are given."""
         if not self.child.is_up:
             self._host = args.get("host") or self._host
             self._port = int(args.get("port") or self._port)
@@ -64,6 +82,7 @@ class InferenceServer:
         Raises:
             InferenceError: The server did not come up, or refused a checkpoint.
         """
+        await self._ensure_vllm()
         weights = await run_blocking(list_weights, self._config.checkpoints)
 
         def config() -> dict[str, Any]:
@@ -84,12 +103,20 @@ class InferenceServer:
                 self._served[step] = file
         self._latest = latest
 
+    async def _ensure_vllm(self) -> None:
+        if self.vllm is not None:
+            await self.vllm.ensure()
+            if self.child.is_up and self.vllm.starts != self._vllm_starts:
+                self.child.end_hung()  # what it has loaded is gone with the vLLM of before
+            self._vllm_starts = self.vllm.starts
+
     def _take_port(self, ready: dict[str, Any]) -> None:
         self._port = ready["port"]
 
     def _server_config(self) -> dict[str, Any]:
         config = self._config
         return {
+            **self._engine_config(),
             "model_name": config.model_name,
             "base_model": config.worker.base_model,
             "base_model_name": config.base_model_name,
@@ -103,9 +130,13 @@ class InferenceServer:
             "latest": None if self._latest is None else self._adapter_name(self._latest),
             "max_loaded_adapters": config.max_loaded_adapters,
             "drain_s": config.drain_s,
-            "device": config.worker.device,
-            "threads": config.worker.threads,
         }
+
+    def _engine_config(self) -> dict[str, Any]:
+        if self.vllm is not None:
+            # No name that an earlier process gave may be used again.
+            return {"socket": str(self.vllm.socket), "adapter_prefix": secrets.token_hex(4)}
+        return {"device": self._config.worker.device, "threads": self._config.worker.threads}
 
     def _adapter_name(self, step: int) -> str:
         return f"{self._config.model_name}@{step}"
@@ -124,6 +155,26 @@ class InferenceServer:
             if not await self.child.has_ended():
                 raise
         self._served.pop(step, None)
+
+    async def sleep(self) -> None:
+        """Let new requests wait, give those in flight time to end, and free the GPU for something else.
+
+        Raises:
+            InferenceError: A server refused, or does not answer.
+        """
+        if self.vllm is not None and self.child.is_up:
+            await self._admin("sleep", {})
+            await self.vllm.sleep()
+
+    async def wake(self) -> None:
+        """Answer again, those who waited first; harmless while awake.
+
+        Raises:
+            InferenceError: A server refused, or does not answer.
+        """
+        if self.vllm is not None and self.child.is_up:
+            await self.vllm.wake()
+            await self._admin("wake_up", {})
 
     async def _load(self, step: int, *, is_latest: bool) -> None:
         body = {
@@ -148,11 +199,15 @@ class InferenceServer:
                 if isinstance(error, httpx.TimeoutException):
                     self.child.end_hung()
                 raise InferenceError(
-                    f"{route} of {body['lora_name']}: {type(error).__name__}: {error}; "
+                    f"{_spelled(route, body)}: {type(error).__name__}: {error}; "
                     f"{self.child.failure() or 'the server runs but does not answer'}"
                 ) from error
         gone = route == "unload_lora_adapter" and response.status_code == httpx.codes.NOT_FOUND
         if response.is_error and not gone:
             raise InferenceError(
-                f"the inference server refused {route} of {body['lora_name']}: {response.text}"
+                f"the inference server refused {_spelled(route, body)}: {response.text}"
             )
+
+
+def _spelled(route: str, body: Mapping[str, Any]) -> str:
+    return " of ".join([route, *filter(None, [body.get("lora_name")])])

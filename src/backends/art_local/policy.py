@@ -2,8 +2,8 @@
 
 A checkpoint directory is a PEFT adapter (`adapter_model.safetensors`, `adapter_config.json`) that any tool
 can load, plus the optimizer's state (`optimizer.safetensors`) and what the trainer must know to go on
-(`trainer_state.json`). Adapter and optimizer are single precision: with Adam at a small learning rate, updates
-of half-precision weights are rounded away.
+(`trainer_state.json`). Adapter and optimizer are single precision, whatever the base model is: with Adam at a
+small learning rate, updates of half-precision weights are rounded away.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from art.errors import ConfigurationError, TrainingError
 from art_local.checkpoint_files import (
@@ -25,9 +26,12 @@ from art_local.checkpoint_files import (
     OPTIMIZER_STATE,
     TRAINER_STATE,
 )
+from art_local.distributed import shard_base
+from art_local.layout_check import find_layout, logits_are_plain
 from art_local.pretrained import load_model
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from art_local.config import WorkerSettings
@@ -47,7 +51,12 @@ class Policy:
         optimizer: AdamW over the adapter.
         parameters: The adapter's weights by name; nothing else is trained.
         device: Where the model is.
+        dtype: Precision of the base model, and of what is computed.
         vocabulary_size: Number of logits.
+        row_tokens: Tokens of one forward pass.
+        max_targets: Of how many targets the logits are held at once.
+        layout: How sequences are put into rows.
+        can_split_logits: Whether the output layer may be called in parts.
 
     Raises:
         ConfigurationError: The base model cannot be loaded, or has no module that the adapter names.
@@ -56,7 +65,12 @@ class Policy:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self.device = torch.device(settings.device)
-        base = load_model(settings.base_model, torch.float32)
+        on_cpu = self.device.type == "cpu"
+        dtype = settings.dtype
+        if dtype == "auto":
+            dtype = "float32" if on_cpu else "bfloat16"
+        self.dtype: torch.dtype = getattr(torch, dtype)
+        base = load_model(settings.base_model, self.dtype)
         lora = settings.lora
         targets = lora.target_modules
         config = LoraConfig(
@@ -72,13 +86,35 @@ class Policy:
             raise ConfigurationError(
                 f"the adapter does not fit {settings.base_model}: {error}"
             ) from error
-        self.model: Any = model.to(self.device).eval()
+        self.model: Any = model.eval()
+        if settings.shard_base:
+            trained = [p for p in model.parameters() if p.requires_grad]
+            shard_base(model, trained, self.device)
+        self.model = self.model.to(self.device)
         self.parameters: dict[str, torch.nn.Parameter] = {
             name: p for name, p in self.model.named_parameters() if p.requires_grad
         }
         self.vocabulary_size: int = self.model.get_output_embeddings().weight.shape[0]
+        self.row_tokens = settings.micro_batch_tokens or (4096 if on_cpu else 16384)
+        self.max_targets = max(1, settings.logit_bytes // (4 * self.vocabulary_size))
         self.optimizer = self._new_optimizer()
         self.reset()
+        self.layout = find_layout(self, settings.layout)
+        self.can_split_logits = logits_are_plain(self)
+        if self._wants_checkpointing():
+            self._checkpoint_gradients()
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Return the context of a forward pass: what is single precision is computed in the base model's."""
+        enabled = self.dtype != torch.float32
+        return torch.autocast(self.device.type, dtype=self.dtype, enabled=enabled)
+
+    def to(self, device: torch.device) -> None:
+        """Move model and optimizer to another device, for as long as nothing is computed there."""
+        self.model.to(device)
+        for state in self.optimizer.state.values():
+            for moment in _MOMENTS:
+                state[moment] = state[moment].to(device)
 
     def reset(self) -> None:
         """Start afresh: a seeded adapter that changes nothing yet (B = 0), and an optimizer without memory."""
@@ -141,6 +177,26 @@ class Policy:
         self.optimizer = self._new_optimizer()
         if (directory / OPTIMIZER_STATE).is_file():
             self._load_optimizer(directory)
+
+    def _wants_checkpointing(self) -> bool:
+        wanted = self._settings.gradient_checkpointing
+        if wanted != "auto":
+            return bool(wanted)
+        if self.device.type != "cuda":
+            return False
+        # Each linear layer keeps about its input and its output; norms, rotations and attention come on top.
+        layers = [m for m in self.model.modules() if isinstance(m, torch.nn.Linear)]
+        values = self.row_tokens * sum(m.in_features + m.out_features for m in layers)
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return 1.5 * values * self.dtype.itemsize > free
+
+    def _checkpoint_gradients(self) -> None:
+        base = self.model.get_base_model()
+        base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        for module in self.model.modules():
+            if isinstance(module, GradientCheckpointingLayer):
+                # They do so in training mode only. What is inside stays in evaluation mode, without dropout.
+                module.training = True
 
     def _adapter(self) -> dict[str, torch.Tensor]:
         state: dict[str, torch.Tensor] = get_peft_model_state_dict(

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_TAIL_LINES = 40
+# Of a failure in a process of a process, the cause stands far above the end.
+_TAIL_LINES = 200
 _EXITED = {"event": "exited"}
 
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from typing import TYPE_CHECKING
 
 from art.adapter_kit.blocking import run_blocking
 from art.errors import InferenceError
 from art_local.checkpoint_files import list_steps
 from art_local.inference_server import InferenceServer
+from art_local.loop_free_lock import LoopFreeLock
 from art_local.training_worker import TrainingWorker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
+    from contextlib import AbstractAsyncContextManager
 
     from art_local.service_config import ServiceConfig
-
-_PAUSE_S = 0.02
 
 
 class ModelService:
@@ -28,18 +27,11 @@ class ModelService:
         self.config = config
         self.server = InferenceServer(config)
         self.worker = TrainingWorker(config)
-        self._lock = threading.Lock()
+        self._lock = LoopFreeLock()
 
-    @contextlib.asynccontextmanager
-    async def exclusive(self) -> AsyncIterator[None]:
+    def exclusive(self) -> AbstractAsyncContextManager[None]:
         """Start processes, and change what is served, one caller at a time, whatever event loop they are on."""
-        # Polling, because no asyncio primitive works across event loops.
-        while not self._lock.acquire(blocking=False):  # noqa: ASYNC110 - see above
-            await asyncio.sleep(_PAUSE_S)
-        try:
-            yield
-        finally:
-            self._lock.release()
+        return self._lock.hold()
 
     async def serve(self, latest: int) -> None:
         """Let the server, if inference was asked for, serve every checkpoint there is.
@@ -50,6 +42,24 @@ class ModelService:
         async with self.exclusive():
             if self.server.child.process is not None:
                 await self.server.serve(latest)
+
+    @contextlib.asynccontextmanager
+    async def asleep(self) -> AsyncIterator[None]:
+        """Let vLLM, where it is to, leave the GPU to the training worker while the block runs.
+
+        Raises:
+            InferenceError: vLLM cannot be brought to sleep, or does not wake.
+        """
+        if not self.config.sleeps_while_training:
+            yield
+            return
+        async with self.exclusive():
+            await self.server.sleep()
+        try:
+            yield
+        finally:
+            async with self.exclusive():
+                await self.server.wake()
 
     async def withdraw_all_but(self, steps: Iterable[int]) -> dict[int, InferenceError]:
         """Serve no other checkpoints from now on; waits for the requests in flight on them, up to a time.

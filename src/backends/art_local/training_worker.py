@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from art.errors import TrainingError
 from art_local.checkpoint_files import step_dir
+from art_local.child import UNDER_LAUNCHER
 from art_local.errors import error_from_event
 from art_local.managed_child import ManagedChild
 from art_local.process import python_module
@@ -29,10 +30,11 @@ class TrainingWorker:
     def __init__(self, config: ServiceConfig) -> None:
         self._config = config
         self.child = ManagedChild(
-            python_module("art_local.worker"),
+            _command(config.worker.num_processes),
             f"training worker of model {config.model_name!r}",
             TrainingError,
             config.start_timeout_s,
+            _environment(config.worker.gpu_ids),
         )
 
     async def create_step_0(self, work_dir: Path) -> None:
@@ -77,6 +79,20 @@ class TrainingWorker:
                 await _cancel(process)
         if event["event"] != last:
             raise error_from_event(event, process.tail(), TrainingError)
+
+
+def _command(num_processes: int) -> list[str]:
+    worker = python_module("art_local.worker")
+    if num_processes == 1:
+        return worker
+    torchrun = python_module("torch.distributed.run")
+    # Named by number, since what this machine's own name resolves to is not for sure.
+    here = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={num_processes}"]
+    return [*torchrun, *here, "--no-python", *worker, UNDER_LAUNCHER]
+
+
+def _environment(gpu_ids: tuple[int, ...]) -> dict[str, str] | None:
+    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpu_ids))} if gpu_ids else None
 
 
 async def _cancel(process: ChildProcess) -> None:

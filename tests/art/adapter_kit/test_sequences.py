@@ -310,3 +310,24 @@ def test_the_denominator_counts_every_generated_token_once() -> None:
 
     assert num_action_tokens(groups) == (2 + 1 + 1) + 3 + 2
     assert build_sequences([no_signal]) == []
+
+
+def test_c122_a_rollout_without_a_reward_leaves_no_trace_in_the_statistics_of_its_group() -> None:
+    """Groups of uneven sizes keep their own means, and every other rollout its own advantage and tokens."""
+    rewards = [[1.0, math.nan, 3.0, 5.0], [10.0, 20.0], [math.nan, 1.0, 2.0]]
+    groups = [
+        TrajectoryGroup(
+            [trajectory(choice([g], [10 * g + t]), reward=r) for t, r in enumerate(of_group)]
+        )
+        for g, of_group in enumerate(rewards)
+    ]
+    sequences = build_sequences(groups, scale_rewards=False)
+    assert [(s.token_ids, s.advantage) for s in sequences] == [
+        ([0, 0], -2.0),
+        ([0, 2], 0.0),
+        ([0, 3], 2.0),
+        ([1, 10], -5.0),
+        ([1, 11], 5.0),
+        ([2, 21], -0.5),
+        ([2, 22], 0.5),
+    ]
