@@ -68,14 +68,18 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 def check_contents(wheel: Path) -> None:
-    """Check the top-level names of the wheel, the typing markers and the built-in base model."""
+    """Check the top-level names of the wheel, the typing markers, and what is found by path."""
     names = zipfile.ZipFile(wheel).namelist()
     top_level = {name.split("/")[0] for name in names if ".dist-info" not in name.split("/")[0]}
     assert top_level == PACKAGES, f"top-level names of the wheel: {sorted(top_level)}"
     for package in PACKAGES:
         assert f"{package}/py.typed" in names, f"{package}/py.typed is missing from the wheel"
-    weights = "art_local/base_models/letters/model.safetensors"
-    assert weights in names, f"{weights} is missing from the wheel"
+    for part in (
+        "base_models/letters/model.safetensors",
+        "base_models/guess/model.safetensors",
+        "vllm_side/launch.py",
+    ):
+        assert f"art_local/{part}" in names, f"art_local/{part} is missing from the wheel"
 
 
 def check_message(cwd: Path, python: Path, *arguments: str, extra: str, status: int) -> None:

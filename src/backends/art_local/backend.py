@@ -83,7 +83,8 @@ class LocalBackend(BackendTrainMixin):
                 `VllmServer` that you started is shared, and stays yours to close.
             vllm_python: The interpreter of the environment that has vLLM; by default this one.
             sleep_while_training: Whether vLLM gives the GPU's memory back while a step is trained; requests wait
-                meanwhile. By default it does where both would be on the same GPU.
+                meanwhile. By default it does where both would be on the same GPU. A `VllmServer` of yours needs
+                `enable_sleep_mode` for that, and must then have no other user.
             trainer_processes: Processes that train together on this machine, each with a GPU of its own; by default
                 one, or one for each of a model's `trainer_gpu_ids`.
             shard_base: Whether each of them holds only a piece of the base model.
@@ -149,7 +150,7 @@ class LocalBackend(BackendTrainMixin):
             try:
                 await run_blocking(write_request, request_dir, request, sequences)
                 # They are of the whole call, so they go with its first gradient step.
-                counts = token_counts(sequences)
+                counts = {**token_counts(sequences), **service.times()}
                 async with (
                     service.asleep(),
                     contextlib.aclosing(service.worker.train(request_dir)) as stream,
@@ -166,7 +167,7 @@ class LocalBackend(BackendTrainMixin):
                 step_dir(checkpoints, step + 1),
                 work_dir,
             )
-        await service.serve(step + 1)
+        await service.swap_in(step + 1)
 
     async def _delete_checkpoint_files(
         self, model: AnyTrainableModel, steps_to_keep: list[int]

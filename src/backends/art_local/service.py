@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import TYPE_CHECKING
 
 from art.adapter_kit.blocking import run_blocking
@@ -28,6 +29,8 @@ class ModelService:
         self.server = InferenceServer(config)
         self.worker = TrainingWorker(config)
         self._lock = LoopFreeLock()
+        self._swap_s: float | None = None
+        self._trained_at_s: float | None = None
 
     def exclusive(self) -> AbstractAsyncContextManager[None]:
         """Start processes, and change what is served, one caller at a time, whatever event loop they are on."""
@@ -42,6 +45,20 @@ class ModelService:
         async with self.exclusive():
             if self.server.child.process is not None:
                 await self.server.serve(latest)
+
+    async def swap_in(self, latest: int) -> None:
+        """Serve the checkpoint that a train call has made; raises as `serve` does."""
+        start_s = time.perf_counter()
+        await self.serve(latest)
+        self._trained_at_s = time.perf_counter()
+        self._swap_s = self._trained_at_s - start_s
+
+    def times(self) -> dict[str, float]:
+        """Return the seconds between the last train call and now, and what bringing its checkpoint to the server took."""
+        if self._trained_at_s is None or self._swap_s is None:
+            return {}
+        rollout_s = time.perf_counter() - self._trained_at_s
+        return {"rollout_s": rollout_s, "swap_s": self._swap_s}
 
     @contextlib.asynccontextmanager
     async def asleep(self) -> AsyncIterator[None]:

@@ -19,6 +19,7 @@ from art_local.vllm_server import VllmServer
 from art_local.vllm_servers import VllmServers
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from art.backend import AnyModel, AnyTrainableModel
@@ -105,16 +106,11 @@ class ModelServices:
     def _config(self, model: AnyTrainableModel, checkpoints: Path) -> ServiceConfig:
         options = self._options
         engine = self._choose_engine(model)
-        on_gpu = options.device.startswith("cuda")
-        # By default where trainer and vLLM would be on the same GPU.
-        wants_sleep = (
-            on_gpu if options.sleep_while_training is None else options.sleep_while_training
-        )
-        sleeps = wants_sleep and engine == "vllm"
-        processes = options.trainer_processes
         internal_config = dict(cast("dict[str, Any]", model._internal_config or {}))
+        sleeps = engine == "vllm" and self._sleeps(internal_config.get("trainer_gpu_ids") or ())
         # Options of vLLM, which the worker would say have no effect.
         engine_args = internal_config.pop("engine_args", None) if engine == "vllm" else None
+        processes = options.trainer_processes
         return ServiceConfig(
             model_name=model.name,
             base_model_name=model.base_model,
@@ -125,15 +121,26 @@ class ModelServices:
                 device=options.device,
                 threads=options.threads or _default_threads(model.base_model),
                 shard_base=options.shard_base,
-                offload_when_idle=sleeps and on_gpu,
+                offload_when_idle=sleeps and options.device.startswith("cuda"),
                 **({"num_processes": processes} if processes is not None else {}),
             ),
             engine=engine,
-            engine_args=dict(engine_args or {}),
+            engine_args={**({"enable_sleep_mode": True} if sleeps else {}), **(engine_args or {})},
             sleeps_while_training=sleeps,
             start_timeout_s=options.start_timeout_s,
             step_timeout_s=options.step_timeout_s,
         )
+
+    def _sleeps(self, trainer_gpu_ids: Sequence[int]) -> bool:
+        """Return whether vLLM is to leave the GPU while a step is trained."""
+        options = self._options
+        if options.sleep_while_training is not None:
+            return options.sleep_while_training
+        is_ours = not isinstance(options.inference, VllmServer)
+        on_one_gpu = options.device.startswith("cuda") and (
+            not trainer_gpu_ids or 0 in trainer_gpu_ids
+        )
+        return is_ours and on_one_gpu and not options.shard_base
 
     def _choose_engine(self, model: AnyTrainableModel) -> Engine:
         if isinstance(self._options.inference, VllmServer):
