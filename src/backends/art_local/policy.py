@@ -28,6 +28,7 @@ from art_local.checkpoint_files import (
 )
 from art_local.distributed import shard_base
 from art_local.layout_check import find_layout, logits_are_plain
+from art_local.lora_forward import use_cheap_forward
 from art_local.pretrained import load_model
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Policy:
             raise ConfigurationError(
                 f"the adapter does not fit {settings.base_model}: {error}"
             ) from error
+        use_cheap_forward(model, _ADAPTER)
         self.model: Any = model.eval()
         if settings.shard_base:
             trained = [p for p in model.parameters() if p.requires_grad]
