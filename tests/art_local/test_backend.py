@@ -230,11 +230,31 @@ async def test_a_trajectory_without_a_model_turn_is_named(served: Served) -> Non
 
 
 async def test_an_option_that_cannot_be_honoured_is_refused(served: Served) -> None:
-    """An accepted option would have to have an effect, so this one is an error that names it."""
+    """An accepted option would have to have an effect; one that corrects twice is an error that names it."""
     model, backend = served
 
-    with pytest.raises(ConfigurationError, match="kimi_k2_tau"):
-        await backend.train(model, await sampled_groups(model), kimi_k2_tau=0.1)
+    with pytest.raises(ConfigurationError, match="truncated_importance_sampling"):
+        await backend.train(model, await sampled_groups(model), truncated_importance_sampling=2.0)
+
+
+async def test_a_kl_penalty_is_taken_to_the_checkpoint_that_it_names(served: Served) -> None:
+    """With the current step as reference the divergence is zero, from an older one it is not; one that is gone is told."""
+    model, backend = served
+    await backend.train(model, await sampled_groups(model), learning_rate=LEARNING_RATE)
+    step = await model.get_step()
+
+    async def divergence(reference: int) -> float:
+        result = await model.train(
+            await sampled_groups(model),
+            art.TrainConfig(learning_rate=0.0),
+            {"kl_penalty_coef": 0.1, "kl_penalty_reference_step": reference},
+        )
+        return result.metrics["kl_policy_ref"]
+
+    assert abs(await divergence(step)) < 1e-6
+    assert abs(await divergence(step - 1)) > 1e-6
+    with pytest.raises(art.ArtError, match="999"):
+        await divergence(999)
 
 
 async def test_a_cancelled_train_leaves_no_checkpoint(served: Served) -> None:

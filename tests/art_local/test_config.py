@@ -57,6 +57,15 @@ def test_engine_sections_of_upstream_warn_and_others_are_refused(
         WorkerSettings.from_internal_config("m", {"engine_args": {"gpu_memory_utilization": 0.8}})
     assert "engine_args.gpu_memory_utilization has no effect" in caplog.text
 
-    for name, value in (("trainer_gpu_ids", [0]), ("nonsense", 1)):
+    for name, value in (("inference_gpu_ids", [0]), ("nonsense", 1)):
         with pytest.raises(ConfigurationError, match=name):
             WorkerSettings.from_internal_config("m", {name: value})
+
+
+def test_the_gpus_of_the_trainer_are_a_process_each() -> None:
+    """Upstream's `trainer_gpu_ids` names the GPUs, and with them how many processes train together."""
+    settings = WorkerSettings.from_internal_config("m", {"trainer_gpu_ids": [2, 3]})
+    assert (settings.gpu_ids, settings.num_processes) == ((2, 3), 2)
+    assert WorkerSettings.from_internal_config("m", {}).num_processes == 1
+    message = json.loads(json.dumps(dataclasses.asdict(settings)))
+    assert WorkerSettings.from_message(message) == settings

@@ -62,9 +62,7 @@ def test_a_disabled_adapter_leaves_the_base_model(tiny_model_dir: Path) -> None:
     assert not torch.allclose(model(input_ids=INPUT_IDS).logits, expected)
 
 
-@pytest.mark.parametrize(
-    "options", [{"lora_dropout": 0.5}, {"use_dora": True}]
-)
+@pytest.mark.parametrize("options", [{"lora_dropout": 0.5}, {"use_dora": True}])
 def test_other_kinds_of_layers_keep_their_own_forward(
     tiny_model_dir: Path, options: dict[str, Any]
 ) -> None:

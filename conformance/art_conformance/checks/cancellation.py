@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from art_conformance.run import Run
     from art_conformance.stage import Stage
 
-_SAVING_S = 0.2
+_SAVING_S = 0.5
 _NEW, _NONE = "a new checkpoint", "no new checkpoint"
 
 
