@@ -39,6 +39,29 @@ def test_an_adapter_that_cannot_be_trained_is_refused(peft_args: dict[str, Any])
         WorkerSettings.from_internal_config("base", {"peft_args": peft_args})
 
 
+def test_how_rows_are_made_and_kept_is_the_users_to_set() -> None:
+    """`trainer_args` takes what decides over memory; upstream's switch for recomputation is understood too."""
+    settings = WorkerSettings.from_internal_config(
+        "m",
+        {
+            "trainer_args": {"layout": "packed", "micro_batch_tokens": 2048, "dtype": "float32"},
+            "peft_args": {"use_gradient_checkpointing": True},
+        },
+    )
+    assert (settings.layout, settings.micro_batch_tokens) == ("packed", 2048)
+    assert (settings.dtype, settings.gradient_checkpointing) == ("float32", True)
+    as_upstream = {"peft_args": {"use_gradient_checkpointing": "unsloth"}}
+    assert WorkerSettings.from_internal_config("m", as_upstream) == WorkerSettings("m")
+    with pytest.raises(ConfigurationError, match="layout"):
+        WorkerSettings.from_internal_config("m", {"trainer_args": {"layout": "square"}})
+
+
+def test_one_gpu_by_name_goes_with_one_process_only() -> None:
+    """`cuda:1` and several processes contradict each other."""
+    with pytest.raises(ConfigurationError, match="cuda:1"):
+        WorkerSettings("m", device="cuda:1", num_processes=2)
+
+
 def test_settings_travel_as_json() -> None:
     """The worker reads the settings that the parent sent."""
     settings = WorkerSettings(

@@ -106,16 +106,20 @@ def server(tmp_path_factory: pytest.TempPathFactory, config: dict[str, Any]) -> 
         yield server
 
 
-def plain_logprobs(model_dir: str, adapter: Path | None, choice: dict[str, Any]) -> list[float]:
-    """Log-probabilities of a choice's tokens by one plain forward, from nothing but what the choice carries."""
-    import torch
+def plain_model(model_dir: str, adapter: Path | None) -> Any:
+    """The model as transformers and peft run it."""
     from peft import PeftModel
 
     from art_local.pretrained import load_pretrained
 
     model, _ = load_pretrained(model_dir, "cpu")
-    if adapter is not None:
-        model = PeftModel.from_pretrained(model, adapter).eval()
+    return model if adapter is None else PeftModel.from_pretrained(model, adapter).eval()
+
+
+def plain_logprobs(model: Any, choice: dict[str, Any]) -> list[float]:
+    """Log-probabilities of a choice's tokens by one plain forward, from nothing but what the choice carries."""
+    import torch
+
     prompt, completion = choice["prompt_token_ids"], choice["token_ids"]
     with torch.inference_mode():
         logits = model(input_ids=torch.tensor([prompt + completion])).logits[
@@ -148,7 +152,9 @@ async def test_choices_carry_their_tokens_and_the_logprobs_of_their_own_weights(
             assert extras.checkpoint_step == {"m": 3, "m@0000": 0, "tiny/base": None}[name]
             assert len(extras.token_ids) == len(choice.logprobs.content) <= 20  # type: ignore[union-attr, arg-type]  # always there
             logprobs = [token.logprob for token in choice.logprobs.content]  # type: ignore[union-attr]  # always there
-            expected = plain_logprobs(config["base_model"], weights[name], choice.model_dump())
+            expected = plain_logprobs(
+                plain_model(config["base_model"], weights[name]), choice.model_dump()
+            )
             assert logprobs == pytest.approx(expected, abs=1e-5)
 
 

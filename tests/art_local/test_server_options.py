@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from art_local import option_rules
-from art_local.server_options import ServerOptions, server_options
+from art_local.server_options import ServerOptions
 
 OPTIONS = {
     "server_args": {"port": 8000, "api_key": "secret", "tool_call_parser": "hermes"},
@@ -24,12 +24,13 @@ def test_server_options_of_upstream_are_taken_or_warned_of(
 ) -> None:
     """Host, port and key are used; what speaks to another engine says that it has no effect."""
     with caplog.at_level(logging.WARNING, "art_local"):
-        assert server_options(OPTIONS) == {"port": 8000, "api_key": "secret"}
+        options = ServerOptions.of(OPTIONS)
+        options.warn_without_vllm()
 
+    assert options.gateway == {"port": 8000, "api_key": "secret"}
     assert "server_args.tool_call_parser has no effect" in caplog.text
     assert "engine_args.max_model_len has no effect" in caplog.text
     assert "log_file has no effect" in caplog.text
-    assert server_options(None) == {}
 
 
 def test_with_vllm_its_options_are_handed_on(caplog: pytest.LogCaptureFixture) -> None:

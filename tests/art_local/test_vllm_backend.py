@@ -15,10 +15,11 @@ import openai
 import pytest
 
 import art
+from art.errors import ConfigurationError, InferenceError
 from art_local import LocalBackend, VllmServer
 from art_local.base_model import resolve_base_model
 from art_local.letters import BASE_MODEL, TRAIN_PHRASINGS, rollout, scenarios
-from tests.art_local.test_server import plain_logprobs
+from tests.art_local.test_server import plain_logprobs, plain_model
 from tests.art_local.vllm import engine_core, group_of
 
 pytestmark = [
@@ -124,14 +125,13 @@ async def test_log_probabilities_are_those_of_the_model_in_training(model: Model
     """Over sampled tokens vLLM's log probabilities differ from transformers' by 0.01 at most, 0.002 in the mean."""
     await train(model)
     found = choices(await gather(model))
-    base = resolve_base_model(BASE_MODEL)
-    weights = art.checkpoints_dir(model) / "0001"
+    trained = plain_model(resolve_base_model(BASE_MODEL), art.checkpoints_dir(model) / "0001")
     differences = [
         abs(entry.logprob - expected)
         for choice in found
         for entry, expected in zip(
             choice.logprobs.content,
-            plain_logprobs(base, weights, choice.model_dump()),
+            plain_logprobs(trained, choice.model_dump()),
             strict=True,
         )
     ]
@@ -215,6 +215,70 @@ async def test_requests_wait_while_vllm_sleeps_for_training(
         assert {answer.checkpoint_step for answer in answers} == {0}
         assert (await ask(model, "agent")).checkpoint_step == 1
         await model.close()
+
+
+async def test_a_train_call_that_ends_on_the_way_to_sleep_leaves_vllm_awake(
+    tmp_path: Path, vllm_server: VllmServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a call is cancelled in, or fails in, requests are answered afterwards."""
+    async with LocalBackend(inference=vllm_server, sleep_while_training=True) as backend:
+        model = make_model(tmp_path)
+        await model.register(backend)
+        groups = await gather(model, samples=2)
+        server = backend._service(model).server
+        sleep, asleep = server.sleep, asyncio.Event()
+
+        async def sleep_and_stay() -> None:
+            await sleep()
+            asleep.set()
+            await asyncio.sleep(60)
+
+        monkeypatch.setattr(server, "sleep", sleep_and_stay)
+        training = asyncio.create_task(train(model, groups))
+        await asleep.wait()
+        training.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await training
+        assert (await ask(model, max_tokens=1)).checkpoint_step == 0
+
+        async def sleep_and_fail() -> None:
+            await sleep()
+            raise InferenceError("no sleep tonight")
+
+        monkeypatch.setattr(server, "sleep", sleep_and_fail)
+        with pytest.raises(InferenceError, match="no sleep"):
+            await train(model, groups)
+        assert (await ask(model, max_tokens=1)).checkpoint_step == 0
+        await model.close()
+
+
+async def test_a_client_that_hangs_up_does_not_lose_the_adapter_that_was_loading(
+    model: Model,
+) -> None:
+    """Whoever asks next for the same checkpoint is answered."""
+    checkpoints = art.checkpoints_dir(model)
+    for step in range(1, 6):
+        shutil.copytree(checkpoints / "0000", checkpoints / f"{step:04d}")
+    backend = model.backend()
+    await backend._prepare_backend_for_training(model, None)  # type: ignore[attr-defined]
+    for step in range(6):
+        hasty = asyncio.create_task(ask(model, f"agent@{step}", max_tokens=1))
+        await asyncio.sleep(0.004 * (step + 1))
+        hasty.cancel()
+        await asyncio.gather(hasty, return_exceptions=True)
+        assert (await ask(model, f"agent@{step}", max_tokens=1)).checkpoint_step == step
+
+
+async def test_a_server_of_another_base_model_is_refused(
+    tmp_path: Path, vllm_server: VllmServer, tiny_model_dir: Path
+) -> None:
+    """A model is never answered by another base model's weights."""
+    model = art.TrainableModel(
+        name="agent", project="tests", base_model=str(tiny_model_dir), base_path=str(tmp_path)
+    )
+    async with LocalBackend(inference=vllm_server) as backend:
+        with pytest.raises(ConfigurationError, match="a server of its own"):
+            await model.register(backend)
 
 
 async def test_two_models_share_a_server_and_nothing_else(

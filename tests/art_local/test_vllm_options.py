@@ -169,10 +169,13 @@ def test_a_numbered_gpu_is_the_one_of_this_process(
     assert "OMP_NUM_THREADS" not in found
 
 
-@pytest.mark.parametrize(("device", "visible"), [("cuda:2", "3,4"), ("tpu:0", ""), ("cuda:x", "")])
-def test_a_gpu_that_is_not_there_is_refused(device: str, visible: str) -> None:
+@pytest.mark.parametrize(
+    ("device", "visible", "named"),
+    [("cuda:2", "3,4", "GPU 2"), ("tpu:0", "", "'tpu:0'"), ("cuda:x", "", "'cuda:x'")],
+)
+def test_a_gpu_that_is_not_there_is_refused(device: str, visible: str, named: str) -> None:
     """The message names it."""
-    with pytest.raises(ConfigurationError, match=f"device '{device}'"):
+    with pytest.raises(ConfigurationError, match=named):
         VllmOptions("base", device=device).environment({"CUDA_VISIBLE_DEVICES": visible})
 
 

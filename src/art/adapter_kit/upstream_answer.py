@@ -28,7 +28,7 @@ def rewrite_completion(answer: object, served: Served, temperature: float) -> di
         temperature: That was asked for.
 
     Raises:
-        ApiError: 502 when a choice lacks what training needs.
+        ApiError: 502 when a choice lacks what training needs, 503 when it was broken off.
     """
     if not isinstance(answer, dict) or not answer.get("choices"):
         raise _untrainable("choices")
@@ -96,6 +96,10 @@ def _prompt(token_ids: object) -> list[int]:
 
 
 def _check_tokens(choice: dict[str, Any]) -> None:
+    if choice.get("finish_reason") == "abort":
+        # What is cut off by the server is no sample of the policy.
+        message = "The inference engine broke off this answer, as it was put to sleep; ask again."
+        raise ApiError(503, message, code="aborted")
     token_ids = choice.get("token_ids")
     if not isinstance(token_ids, list):
         raise _untrainable("token_ids")

@@ -10,6 +10,7 @@ import json
 import os
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -42,6 +43,7 @@ class _BaseModel:
     has_towers: bool
 
     @classmethod
+    @lru_cache(maxsize=8)  # every step brings an adapter, and a large model has many files
     def read(cls, directory: Path) -> _BaseModel:
         """Read all names and shapes of the safetensors files in a directory."""
         base = cls({}, _has_towers(directory / "config.json"))

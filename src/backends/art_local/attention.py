@@ -33,6 +33,8 @@ IMPLEMENTATION = "art_tree"
 # What one more call costs, in pairs of query and key that could be computed instead (measured on a CPU).
 CALL_PAIRS = 1500
 
+_MAX_COMPILATIONS = 128
+
 
 class UnsupportedAttentionError(Exception):
     """A model asks for a kind of attention that is not implemented over rows."""
@@ -317,6 +319,9 @@ AttentionInterface.register(IMPLEMENTATION, tree_attention)
 def _compiled_flex_attention() -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
+    # Each kind of call (length, window, with and without gradient) is compiled once. Beyond the limit torch would go
+    # on uncompiled, which makes all scores of all positions at once.
+    torch._dynamo.config.recompile_limit = _MAX_COMPILATIONS
     return torch.compile(flex_attention)
 
 

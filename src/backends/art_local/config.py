@@ -31,7 +31,9 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "dtype": ("auto", "float32", "bfloat16"),
     "gradient_checkpointing": ("auto", True, False),
 }
-_PEFT_HINTS = {"max_seq_length", "temporary_location", "use_gradient_checkpointing"}
+_PEFT_HINTS = {"max_seq_length", "temporary_location"}
+# Fields of WorkerSettings that may stand among `trainer_args`.
+_OURS = ("dtype", "gradient_checkpointing", "layout", "logit_bytes", "micro_batch_tokens")
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,10 @@ class WorkerSettings:
             raise ConfigurationError(
                 f"the number of training processes is {self.num_processes}; it must be at least 1"
             )
+        if ":" in self.device and (self.gpu_ids or self.num_processes > 1):
+            raise ConfigurationError(
+                f"device {self.device!r} is one GPU; with trainer_gpu_ids or several training processes write 'cuda'"
+            )
         if self.shard_base and self.num_processes == 1:
             raise ConfigurationError(
                 "shard_base splits the base model over training processes, and there is one; ask for several"
@@ -174,10 +180,14 @@ class WorkerSettings:
             target_modules=_target_modules(peft.pop("target_modules", ALL_LINEAR)),
         )
         seed = int(peft.pop("random_state", trainer.pop("seed", 0)))
+        ours = {name: trainer.pop(name) for name in _OURS if name in trainer}
+        recompute = peft.pop("use_gradient_checkpointing", None)
+        if isinstance(recompute, bool):  # else upstream's name for a way of its own
+            ours.setdefault("gradient_checkpointing", recompute)
         refuse_unsupported(peft, _UNSUPPORTED_PEFT_OPTIONS, _PEFT_HINTS, "peft_args")
         for name in trainer:
             warn_once(f"trainer_args.{name}")
-        more = {"seed": seed, "gpu_ids": gpu_ids, "num_processes": max(1, len(gpu_ids))}
+        more = {**ours, "seed": seed, "gpu_ids": gpu_ids, "num_processes": max(1, len(gpu_ids))}
         return cls(base_model, lora=lora, optimizer=optimizer, **{**more, **overrides})
 
     @classmethod

@@ -106,6 +106,8 @@ class InferenceServer:
     async def _ensure_vllm(self) -> None:
         if self.vllm is not None:
             await self.vllm.ensure()
+            if self._config.sleeps_while_training:
+                await self.vllm.wake()  # if who sent it to sleep was interrupted
             if self.child.is_up and self.vllm.starts != self._vllm_starts:
                 self.child.end_hung()  # what it has loaded is gone with the vLLM of before
             self._vllm_starts = self.vllm.starts
@@ -172,9 +174,12 @@ class InferenceServer:
         Raises:
             InferenceError: A server refused, or does not answer.
         """
-        if self.vllm is not None and self.child.is_up:
-            await self.vllm.wake()
-            await self._admin("wake_up", {})
+        if self.vllm is not None:
+            try:
+                await self.vllm.wake()
+            finally:
+                if self.child.is_up:
+                    await self._admin("wake_up", {})
 
     async def _load(self, step: int, *, is_latest: bool) -> None:
         body = {

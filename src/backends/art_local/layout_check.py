@@ -56,7 +56,7 @@ def find_layout(policy: Policy, wanted: str) -> Layout:
         return layout
     base.set_attn_implementation(original)
     logger.warning(
-        "%s is trained on padded rows, which is slower: %s (ask for layout='padded' to be rid of this warning)",
+        "%s is trained on padded rows, which is slower: %s (trainer_args={'layout': 'padded'} is rid of this warning)",
         type(base).__name__,
         why,
     )

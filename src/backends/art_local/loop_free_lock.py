@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
 _PAUSE_S = 0.02
 
@@ -28,13 +28,3 @@ class LoopFreeLock:
             yield
         finally:
             self._lock.release()
-
-    @contextlib.contextmanager
-    def hold_if_free(self) -> Iterator[bool]:
-        """Hold the lock while the block runs if nobody does; gives whether it is held."""
-        is_held = self._lock.acquire(blocking=False)
-        try:
-            yield is_held
-        finally:
-            if is_held:
-                self._lock.release()

@@ -50,7 +50,10 @@ def _forward(module: Any, adapter: str) -> Callable[[torch.Tensor], torch.Tensor
         base: torch.Tensor = module.base_layer(x)
         if module.disable_adapters:
             return base
-        between = linear(x.to(lora_a.weight.dtype), lora_a.weight) * scaling
+        # Where autocast is on it casts A; a cast of x would be kept for the backward pass by every layer of its own.
+        if not torch.is_autocast_enabled(x.device.type):
+            x = x.to(lora_a.weight.dtype)
+        between = linear(x, lora_a.weight) * scaling
         # Contiguous, so that its gradient is the product r x tokens x out; the transposed one is several times slower.
         b_transposed = lora_b.weight.t().contiguous().to(base.dtype)
         total = torch.addmm(

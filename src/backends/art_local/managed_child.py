@@ -18,7 +18,7 @@ _END_S = 1.0
 
 
 class ManagedChild:
-    """One of the two processes of a model.
+    """A process of a model, or one that models share.
 
     `ensure` is for one caller at a time; the end (`close`, `kill`) may come at any moment, from anywhere.
 
@@ -68,7 +68,7 @@ class ManagedChild:
     def spawn(self) -> ChildProcess:
         """Start the process, so that its imports run while something else is waited for."""
         if self._is_closed:
-            raise self._error(f"the {self._what} is not started: the backend was closed")
+            raise self._error(f"the {self._what} is not started: it was closed")
         if self._process is None:
             self._process = ChildProcess(self._command, self._what, self._environment)
         return self._process
@@ -127,7 +127,7 @@ class ManagedChild:
             ) from None
         if event["event"] == "exited":
             if self._is_closed:
-                raise self._error(f"the {self._what} was ended: the backend was closed")
+                raise self._error(f"the {self._what} was ended: it was closed")
             await process.has_ended(_END_S)
             raise self._error(process.failure() or f"the {self._what} closed its channel")
         return event

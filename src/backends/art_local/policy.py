@@ -184,7 +184,8 @@ class Policy:
         wanted = self._settings.gradient_checkpointing
         if wanted != "auto":
             return bool(wanted)
-        if self.device.type != "cuda":
+        base = self.model.get_base_model()
+        if self.device.type != "cuda" or not base.supports_gradient_checkpointing:
             return False
         # Each linear layer keeps about its input and its output; norms, rotations and attention come on top.
         layers = [m for m in self.model.modules() if isinstance(m, torch.nn.Linear)]

@@ -44,13 +44,3 @@ class ServerOptions:
             warn_once(f"server_args.{name}")
         for name in self.engine_args:
             warn_once(f"engine_args.{name}")
-
-
-def server_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return host, port and api_key from upstream's options, for the engine that is not vLLM.
-
-    The others speak to vLLM; one warning for each says that it has no effect here.
-    """
-    sorted_options = ServerOptions.of(options)
-    sorted_options.warn_without_vllm()
-    return sorted_options.gateway

@@ -31,6 +31,7 @@ class ModelService:
         self._lock = LoopFreeLock()
         self._swap_s: float | None = None
         self._trained_at_s: float | None = None
+        self._waking: asyncio.Future[None] | None = None  # kept, or it might be collected
 
     def exclusive(self) -> AbstractAsyncContextManager[None]:
         """Start processes, and change what is served, one caller at a time, whatever event loop they are on."""
@@ -70,13 +71,18 @@ class ModelService:
         if not self.config.sleeps_while_training:
             yield
             return
-        async with self.exclusive():
-            await self.server.sleep()
         try:
+            async with self.exclusive():
+                await self.server.sleep()
             yield
         finally:
-            async with self.exclusive():
-                await self.server.wake()
+            # Also when cancelled once more: a sleeping server answers nobody.
+            self._waking = asyncio.ensure_future(self._wake())
+            await asyncio.shield(self._waking)
+
+    async def _wake(self) -> None:
+        async with self.exclusive():
+            await self.server.wake()
 
     async def withdraw_all_but(self, steps: Iterable[int]) -> dict[int, InferenceError]:
         """Serve no other checkpoints from now on; waits for the requests in flight on them, up to a time.

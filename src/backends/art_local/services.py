@@ -12,6 +12,7 @@ import art
 from art.errors import ConfigurationError
 from art_local.base_model import BUILTIN_MODELS, resolve_base_model
 from art_local.config import WorkerSettings
+from art_local.devices import gpu_number
 from art_local.inference_choice import choose_inference
 from art_local.service import ModelService
 from art_local.service_config import ServiceConfig
@@ -125,7 +126,7 @@ class ModelServices:
                 **({"num_processes": processes} if processes is not None else {}),
             ),
             engine=engine,
-            engine_args={**({"enable_sleep_mode": True} if sleeps else {}), **(engine_args or {})},
+            engine_args={**(engine_args or {}), **({"enable_sleep_mode": True} if sleeps else {})},
             sleeps_while_training=sleeps,
             start_timeout_s=options.start_timeout_s,
             step_timeout_s=options.step_timeout_s,
@@ -137,10 +138,10 @@ class ModelServices:
         if options.sleep_while_training is not None:
             return options.sleep_while_training
         is_ours = not isinstance(options.inference, VllmServer)
-        on_one_gpu = options.device.startswith("cuda") and (
-            not trainer_gpu_ids or 0 in trainer_gpu_ids
-        )
-        return is_ours and on_one_gpu and not options.shard_base
+        if options.device == "cpu" or options.shard_base or not is_ours:
+            return False
+        vllm_gpu = gpu_number(options.device)
+        return vllm_gpu in (trainer_gpu_ids or [*range(options.trainer_processes or 1), vllm_gpu])
 
     def _choose_engine(self, model: AnyTrainableModel) -> Engine:
         if isinstance(self._options.inference, VllmServer):
@@ -156,12 +157,32 @@ class ModelServices:
 
     def _vllm_server(self, config: ServiceConfig, options: ServerOptions) -> VllmServer:
         if isinstance(self._options.inference, VllmServer):
+            _check_server(self._options.inference, config)
             return self._options.inference
         # A server that sleeps while one model trains cannot answer for another.
         owner = str(config.checkpoints) if config.sleeps_while_training else ""
+        if config.worker.offload_when_idle and self._vllm_servers.has_others(owner):
+            raise ConfigurationError(
+                f"model {config.model_name!r} would be the second with a vLLM of its own on one GPU: one that sleeps while "
+                "a model trains serves no other. Use LocalBackend(sleep_while_training=False) with engine_args that leave "
+                "room for the trainer (gpu_memory_utilization), or another GPU"
+            )
         engine_args = {**config.engine_args, **options.engine_args}
         return self._vllm_servers.get(
             config.worker, replace(options, engine_args=engine_args), owner=owner
+        )
+
+
+def _check_server(server: VllmServer, config: ServiceConfig) -> None:
+    """Check that a server that the user started can serve a model."""
+    if server.base_model != config.worker.base_model:
+        raise ConfigurationError(
+            f"the VllmServer serves {server.base_model}, but the base model of {config.model_name!r} is "
+            f"{config.worker.base_model}; give each base model a server of its own"
+        )
+    if config.sleeps_while_training and not server.can_sleep:
+        raise ConfigurationError(
+            "sleep_while_training needs a VllmServer with engine_args={'enable_sleep_mode': True}"
         )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
 from typing import TYPE_CHECKING, Any
 
 from art.errors import TrainingError
 from art_local.checkpoint_files import step_dir
 from art_local.child import UNDER_LAUNCHER
+from art_local.devices import visible_gpus
 from art_local.errors import error_from_event
 from art_local.managed_child import ManagedChild
 from art_local.process import python_module
@@ -92,7 +94,9 @@ def _command(num_processes: int) -> list[str]:
 
 
 def _environment(gpu_ids: tuple[int, ...]) -> dict[str, str] | None:
-    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpu_ids))} if gpu_ids else None
+    if not gpu_ids:
+        return None
+    return {"CUDA_VISIBLE_DEVICES": visible_gpus(gpu_ids, os.environ.get("CUDA_VISIBLE_DEVICES"))}
 
 
 async def _cancel(process: ChildProcess) -> None:

@@ -7,22 +7,27 @@ requests in flight with two policies, and would make vLLM read the files again a
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
+from art.adapter_kit.api_error import ApiError
 from art.adapter_kit.upstream_chat import UpstreamChat, unix_socket_client
 from art.errors import ConfigurationError, InferenceError
 from art_local.adapter_check import check_adapter_fits
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Mapping
 
     from art.adapter_kit.served_names import Served
     from art.adapter_kit.upstream_chat import UpstreamReply
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 # vLLM reads an adapter's files in milliseconds; a disk or a queue may make it more.
 _LOAD_S = 300.0
@@ -64,6 +69,7 @@ class VllmEngine:
         self._max_loaded = max_loaded
         self._adapters: OrderedDict[str, _Adapter] = OrderedDict()  # least recently used first
         self._loading = asyncio.Lock()
+        self._at_work: set[asyncio.Task[None]] = set()
         self._chat = UpstreamChat(self._client, self._using)
 
     @property
@@ -88,7 +94,7 @@ class VllmEngine:
         """
         self.register_adapter(adapter, path)
         try:
-            await self._load(self._adapters[adapter])
+            await self._to_the_end(self._load(self._adapters[adapter]))
         except (ConfigurationError, InferenceError):
             del self._adapters[adapter]
             raise
@@ -98,8 +104,7 @@ class VllmEngine:
         entry = self._adapters.pop(adapter, None)
         if entry is not None:
             entry.forgotten.set()
-            async with self._loading:
-                await self._unload(entry)
+            await self._to_the_end(self._forget(entry))
 
     async def sleep(self) -> None:
         """Nothing: the server may be shared, so who started it puts it to sleep."""
@@ -123,13 +128,26 @@ class VllmEngine:
         self._adapters.move_to_end(served.adapter)
         entry.num_requests += 1
         try:
-            try:
-                await self._load(entry)
-            except ConfigurationError as error:
-                raise InferenceError(str(error)) from error
+            if not entry.is_loaded:
+                try:
+                    await self._to_the_end(self._load(entry))
+                except ConfigurationError as error:
+                    raise InferenceError(str(error)) from error
             yield entry.name
         finally:
             entry.num_requests -= 1
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> None:
+        """Await some work that goes on when the caller is cancelled: else nobody knew what vLLM has loaded."""
+        task = asyncio.ensure_future(work)
+        self._at_work.add(task)
+        task.add_done_callback(self._done)
+        await asyncio.shield(task)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._at_work.discard(task)
+        if not task.cancelled():
+            task.exception()  # told to the caller, if it still waits
 
     async def _load(self, entry: _Adapter) -> None:
         async with self._loading:
@@ -147,12 +165,20 @@ class VllmEngine:
             entry.is_loaded = True
             await self._unload_surplus()
 
+    async def _forget(self, entry: _Adapter) -> None:
+        async with self._loading:
+            await self._unload(entry)
+
     async def _unload_surplus(self) -> None:
         loaded = [entry for entry in self._adapters.values() if entry.is_loaded]
         surplus = len(loaded) - self._max_loaded
-        idle = [entry for entry in loaded[:-1] if entry.num_requests == 0]
-        for entry in idle[: max(surplus, 0)]:
-            await self._unload(entry)
+        for entry in loaded[:-1]:
+            if surplus > 0 and entry.num_requests == 0:
+                surplus -= 1
+                try:
+                    await self._unload(entry)
+                except InferenceError as error:  # no fault of the request that needs the room
+                    logger.warning("%s", error)
 
     async def _unload(self, entry: _Adapter) -> None:
         if not entry.is_loaded:
@@ -187,36 +213,67 @@ class VllmReply:
 
     async def completion(self, served: Served) -> dict[str, Any]:
         """The whole answer."""
-        forgotten = self._forgotten(served)
-        answer = asyncio.ensure_future(self.reply.completion(served))
-        waits = asyncio.ensure_future(forgotten.wait())
+        entry = self._entry(served)
         try:
-            await asyncio.wait((answer, waits), return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                raise _forgotten()
-            return answer.result()
-        finally:
-            answer.cancel()
-            waits.cancel()
-            await asyncio.gather(answer, waits, return_exceptions=True)
+            return await _unless_forgotten(self.reply.completion(served), entry)
+        except ApiError as error:
+            if not _is_unknown_to_vllm(error, entry):
+                raise
+        return await _unless_forgotten(self.reply.completion(served), entry)
 
     async def chunks(self, served: Served) -> AsyncGenerator[dict[str, Any], None]:
         """The answer's chunks."""
-        forgotten = self._forgotten(served)
-        async with aclosing(self.reply.chunks(served)) as chunks:
+        entry = self._entry(served)
+        chunks = self.reply.chunks(served)
+        try:
+            try:
+                first = await _unless_forgotten(anext(chunks), entry)
+            except ApiError as error:
+                if not _is_unknown_to_vllm(error, entry):
+                    raise
+                chunks = self.reply.chunks(served)
+                first = await _unless_forgotten(anext(chunks), entry)
+            yield first
             async for chunk in chunks:
-                if forgotten.is_set():
+                if entry is not None and entry.forgotten.is_set():
                     raise _forgotten()
                 yield chunk
+        finally:
+            await chunks.aclose()
 
-    def _forgotten(self, served: Served) -> asyncio.Event:
-        """The event that ends a request; one that never comes for the base model."""
+    def _entry(self, served: Served) -> _Adapter | None:
+        """The adapter that answers; None for the base model."""
         if served.adapter is None:
-            return asyncio.Event()
+            return None
         entry = self.adapters.get(served.adapter)
         if entry is None:
             raise _forgotten()
-        return entry.forgotten
+        return entry
+
+
+async def _unless_forgotten(work: Awaitable[T], entry: _Adapter | None) -> T:
+    """Await some work, but fail when its adapter is unloaded."""
+    if entry is None:
+        return await work
+    task = asyncio.ensure_future(work)
+    waits = asyncio.ensure_future(entry.forgotten.wait())
+    try:
+        await asyncio.wait((task, waits), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise _forgotten()
+        return task.result()
+    finally:
+        task.cancel()
+        waits.cancel()
+        await asyncio.gather(task, waits, return_exceptions=True)
+
+
+def _is_unknown_to_vllm(error: ApiError, entry: _Adapter | None) -> bool:
+    """Whether vLLM has never heard of an adapter that we loaded: it was started anew for another model."""
+    if entry is None or error.status != httpx.codes.NOT_FOUND:
+        return False
+    entry.is_loaded = False
+    return True
 
 
 def _forgotten() -> InferenceError:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
+from art_local.devices import gpu_number, visible_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,6 +75,12 @@ class VllmOptions:
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     server_args: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def can_sleep(self) -> bool:
+        """Whether the server answers when it is sent to sleep; on a CPU it does, and frees nothing."""
+        given = {**self.engine_args, **self.server_args}
+        return self.device == "cpu" or bool(given.get("enable_sleep_mode"))
+
     def arguments(self, socket: Path) -> list[str]:
         """Return the command line of vLLM's OpenAI server.
 
@@ -87,7 +94,7 @@ class VllmOptions:
         options = {
             **_DEFAULTS,
             **(_CPU_DEFAULTS if self.device == "cpu" else {}),
-            "max_lora_rank": _lora_rank_of_vllm(self.max_lora_rank),
+            "max_lora_rank": lora_rank_of_vllm(self.max_lora_rank),
             **{name: value for name, value in given.items() if not _is_ours(name, value)},
             "model": self.base_model,
             "uds": str(socket),
@@ -120,8 +127,9 @@ class VllmOptions:
             # Servers and trainers share the cores; bound threads would all sit on the first ones.
             environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         elif ":" in self.device:
-            environment["CUDA_VISIBLE_DEVICES"] = _gpu(
-                self.device, inherited.get("CUDA_VISIBLE_DEVICES")
+            # Under which the first GPU is the one that `device` names here.
+            environment["CUDA_VISIBLE_DEVICES"] = visible_gpus(
+                [gpu_number(self.device)], inherited.get("CUDA_VISIBLE_DEVICES")
             )
         return environment
 
@@ -159,25 +167,10 @@ def _words(name: str, value: Any) -> list[str]:
             return [f"--{flag}={value}"]
 
 
-def _lora_rank_of_vllm(rank: int) -> int:
+def lora_rank_of_vllm(rank: int) -> int:
     """Return the lowest of the ranks that vLLM makes room for which is not below `rank`."""
     known = (1, 8, 16, 32, 64, 128, 256, 320, 512)
     for candidate in known:
         if candidate >= rank:
             return candidate
     raise ConfigurationError(f"LoRA rank {rank} is above {known[-1]}, the highest that vLLM serves")
-
-
-def _gpu(device: str, visible: str | None) -> str:
-    """Return the CUDA_VISIBLE_DEVICES under which the first GPU is the one that `device` names here."""
-    kind, _, number = device.partition(":")
-    if kind != "cuda" or not number.isdecimal():
-        raise ConfigurationError(f"device {device!r} is not known; write 'cpu', 'cuda' or 'cuda:N'")
-    if not visible:
-        return number
-    names = visible.split(",")
-    if int(number) >= len(names):
-        raise ConfigurationError(
-            f"device {device!r} does not exist: CUDA_VISIBLE_DEVICES={visible!r} shows {len(names)}"
-        )
-    return names[int(number)].strip()

@@ -15,6 +15,7 @@ import httpx
 
 from art.errors import ConfigurationError, InferenceError
 from art_local.base_model import resolve_base_model
+from art_local.devices import default_device
 from art_local.loop_free_lock import LoopFreeLock
 from art_local.managed_child import ManagedChild
 from art_local.vllm_options import SIDE, VllmOptions
@@ -42,7 +43,7 @@ class VllmServer:
         base_model: str,
         *,
         python: str | os.PathLike[str] | None = None,
-        device: str = "cpu",
+        device: str | None = None,
         threads: int | None = None,
         engine_args: Mapping[str, Any] | None = None,
         server_args: Mapping[str, Any] | None = None,
@@ -55,7 +56,8 @@ class VllmServer:
             base_model: A built-in model's name, a directory, or an id on the Hugging Face hub.
             python: The interpreter that has vLLM, which may be in an environment of its own; by default this
                 one.
-            device: "cpu", "cuda" or "cuda:N"; the build of vLLM must suit it.
+            device: "cpu", "cuda" or "cuda:N", for which the build of vLLM must be made; by default "cuda" where there
+                is a GPU.
             threads: Threads that a CPU server computes with; 1 by default, as more is slower for small models.
             engine_args: Options of vLLM's engine, by their names with underscores. With `enable_sleep_mode` it can
                 give the GPU's memory back for a while.
@@ -69,7 +71,7 @@ class VllmServer:
         self.base_model = resolve_base_model(base_model)
         self._options = VllmOptions(
             self.base_model,
-            device=device,
+            device=device or default_device(),
             threads=threads or 1,
             max_lora_rank=max_lora_rank,
             engine_args=dict(engine_args or {}),
@@ -96,6 +98,11 @@ class VllmServer:
         return Path(self._directory.name) / "vllm"
 
     @property
+    def can_sleep(self) -> bool:
+        """Whether `sleep` does something, or is at least understood."""
+        return self._options.can_sleep
+
+    @property
     def starts(self) -> int:
         """How often it came up. A higher number than before: it was restarted, and has no adapters."""
         return self._starts
@@ -103,17 +110,6 @@ class VllmServer:
     def failure(self) -> str | None:
         """Return None while it runs or was never started, else how it ended, with the end of its log."""
         return self._child.failure()
-
-    def spawn(self) -> None:
-        """Start loading in the background, if that has not begun; the next `ensure` waits for it.
-
-        Raises:
-            InferenceError: It was closed.
-        """
-        # Whoever holds the lock is starting it.
-        with self._lock.hold_if_free() as is_held:
-            if is_held and self._child.process is None:
-                self._child.spawn().send(self._config())
 
     async def ensure(self) -> None:
         """Return when it is up and healthy; one that died or hangs is replaced.
@@ -133,7 +129,6 @@ class VllmServer:
             await self._child.ensure(self._config, self._on_ready)
 
     def _config(self) -> dict[str, Any]:
-        # spawn may have sent it already; the child reads it once.
         return {"arguments": self._options.arguments(self.socket), "socket": str(self.socket)}
 
     def _on_ready(self, event: dict[str, Any]) -> None:

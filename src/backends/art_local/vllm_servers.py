@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
+from art_local.vllm_options import lora_rank_of_vllm
 from art_local.vllm_server import VllmServer
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ class VllmServers:
         self._threads = threads
         self._start_timeout_s = start_timeout_s
         self._servers: dict[str, VllmServer] = {}
+        self._owners: set[str] = set()
+
+    def has_others(self, owner: str) -> bool:
+        """Return whether there is a server of somebody else."""
+        return bool(self._owners - {owner})
 
     def get(self, settings: WorkerSettings, options: ServerOptions, *, owner: str) -> VllmServer:
         """Return the server for a model, made but not started on first use.
@@ -46,8 +52,10 @@ class VllmServers:
         Raises:
             ConfigurationError: An option is not the user's to set.
         """
+        self._owners.add(owner)
+        rank = lora_rank_of_vllm(settings.lora.r)
         key = json.dumps(
-            [owner, settings.base_model, settings.lora.r, options.engine_args, options.server_args],
+            [owner, settings.base_model, rank, options.engine_args, options.server_args],
             sort_keys=True,
             default=repr,
         )
@@ -59,7 +67,7 @@ class VllmServers:
                 threads=self._threads,
                 engine_args=options.engine_args,
                 server_args=options.server_args,
-                max_lora_rank=settings.lora.r,
+                max_lora_rank=rank,
                 start_timeout_s=self._start_timeout_s,
             )
             # Not an assignment: another thread may have made one meanwhile.
@@ -68,7 +76,7 @@ class VllmServers:
 
     async def close(self) -> None:
         """End them all. Repeatable."""
-        servers, self._servers = list(self._servers.values()), {}
+        servers, self._servers, self._owners = list(self._servers.values()), {}, set()
         await asyncio.gather(*(server.close() for server in servers))
 
     def kill(self) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import gc
 import logging
 import os
 import queue
@@ -104,7 +105,10 @@ class Worker:
             event = self._world.tell(_failure(error))
         if event["event"] == "failed" and self._settings.shard_base:
             # Layers may be half put together.
-            self._policy, self._holding = Policy(self._settings), None
+            self._holding = None
+            del self._policy  # the old one must go first: two of what hardly fits do not
+            gc.collect()
+            self._policy = Policy(self._settings)
         self._channel.send(event)
 
     def _carry_out(self, command: dict[str, Any]) -> dict[str, Any]:

@@ -28,13 +28,15 @@ _SERVER = "vllm.entrypoints.openai.api_server"
 
 _PAUSE_S = 0.1
 _ANSWER_S = 10.0
+# The parent has the real deadline.
+_WORKERS_ANSWER_S = 300.0
 
 
 class _Connection(http.client.HTTPConnection):
     """An HTTP connection over a unix socket."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=_ANSWER_S)
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
         self._path = path
 
     def connect(self) -> None:
@@ -92,7 +94,13 @@ def _tell_when_ready(path: str, events: int) -> None:
 def _wrong_sampler(path: str) -> str | None:
     """Ask the workers which sampler they use; None if our wrapped one, else what is wrong."""
     try:
-        status, text = _request(path, "POST", "/collective_rpc", {"method": "sampler_in_use"})
+        status, text = _request(
+            path,
+            "POST",
+            "/collective_rpc",
+            {"method": "sampler_in_use"},
+            timeout_s=_WORKERS_ANSWER_S,
+        )
     except (OSError, http.client.HTTPException) as error:
         return f"its workers could not be asked about their sampler: {error!r}"
     if status == http.HTTPStatus.OK and all(
@@ -106,9 +114,13 @@ def _wrong_sampler(path: str) -> str | None:
 
 
 def _request(
-    path: str, method: str, route: str, body: dict[str, Any] | None = None
+    path: str,
+    method: str,
+    route: str,
+    body: dict[str, Any] | None = None,
+    timeout_s: float = _ANSWER_S,
 ) -> tuple[int, str]:
-    with contextlib.closing(_Connection(path)) as connection:
+    with contextlib.closing(_Connection(path, timeout_s)) as connection:
         connection.request(
             method,
             route,
