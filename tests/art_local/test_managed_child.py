@@ -137,7 +137,7 @@ async def test_a_dead_process_is_replaced(new_child: Callable[..., ManagedChild]
 async def test_close_ends_even_a_stopped_process_for_good(
     new_child: Callable[..., ManagedChild],
 ) -> None:
-    """Whoever waits for it hears that the backend was closed, and no later call starts another."""
+    """Whoever waits for it hears that it was closed, and no later call starts another."""
     child = new_child()
     task = asyncio.create_task(start(child, sleep=60))
     await asyncio.sleep(0)
@@ -147,7 +147,7 @@ async def test_close_ends_even_a_stopped_process_for_good(
     await child.close()
     assert not is_alive(child.process.pid)
     for call in (task, start(child)):
-        with pytest.raises(TrainingError, match="the backend was closed"):
+        with pytest.raises(TrainingError, match="it was closed"):
             await call
 
 

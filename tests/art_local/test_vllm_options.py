@@ -142,6 +142,7 @@ def test_the_environment_of_a_cpu_server() -> None:
         "DO_NOT_TRACK": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+        "VLLM_API_KEY": "",
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_USE_V2_MODEL_RUNNER": "0",
         "OMP_NUM_THREADS": "2",
@@ -183,3 +184,12 @@ def test_both_sides_are_files() -> None:
     """What runs inside vLLM's processes ships with the package."""
     assert (SIDE / "launch.py").is_file()
     assert (SIDE / "art_vllm_worker.py").is_file()
+
+
+def test_an_option_with_dashes_is_the_same_option() -> None:
+    """What is not the user's to set is not to be had by another spelling."""
+    with pytest.raises(ConfigurationError, match="api_key"):
+        VllmOptions("base", engine_args={"api-key": "k"}).arguments(Path("s"))
+    words = VllmOptions("base", engine_args={"max-loras": "8"}).arguments(Path("s"))
+    assert "--max-loras=8" in words
+    assert "--max-cpu-loras=32" in words

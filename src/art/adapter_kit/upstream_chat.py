@@ -33,6 +33,8 @@ _PATH = "/v1/chat/completions"
 # vLLM closes an idle connection after 5 s; a request must not be sent into one that is just being closed.
 _KEEPALIVE_S = 2.0
 _NUM_POOLS = 64
+# Options by which an answer is no sample of the policy or lacks a part of it, and what asks for nothing.
+_NOT_SAMPLED = {"use_beam_search": False, "include_reasoning": True}
 # As much of an error that is no JSON as is shown.
 _SHOWN = 500
 
@@ -93,7 +95,15 @@ class UpstreamChat:
             raise ApiError(400, "messages must be a list.", param="messages")
         if not isinstance(body.get("stream"), bool | None):
             raise ApiError(400, "stream must be true or false.", param="stream")
-        given = {name: value for name, value in body.items() if value is not None}
+        for name, harmless in _NOT_SAMPLED.items():
+            if body.get(name) not in (None, harmless):
+                raise ApiError(
+                    400,
+                    f"{name}={body[name]!r} is not supported: its answers could not be trained on; leave it out.",
+                    param=name,
+                )
+        # Null, an empty list of tools or an empty stop string ask for nothing; the server would refuse some of them.
+        given = {name: value for name, value in body.items() if value not in (None, [], "")}
         given["temperature"] = _temperature(body.get("temperature"))
         given.update(logprobs=True, return_token_ids=True)
         return UpstreamReply(self._client, self._using, self._timeout, given)
@@ -197,14 +207,14 @@ def _as_api_errors(silence_s: float | None) -> Iterator[None]:
     try:
         yield
     except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
-        message = f"The inference engine was silent for {silence_s:g} s; see its log."
+        message = f"The inference engine was silent for {silence_s:g} s."
         raise ApiError(504, message, code="engine_silent") from error
     except httpx.HTTPError as error:
         raise _unreachable(str(error) or type(error).__name__) from error
 
 
 def _unreachable(reason: str) -> ApiError:
-    message = f"The inference engine does not answer ({reason}); it may have died, see its log."
+    message = f"The inference engine does not answer ({reason}); the next train call, or `register`, brings one that has died back."
     return ApiError(503, message, code="engine_unreachable")
 
 

@@ -144,13 +144,16 @@ class ChildProcess:
 
         There is no gentler way, and no need of one: what a child leaves on disk is whole at any moment.
         """
+        self._kill_group()
+        self._process.wait()
+        self._release()
+
+    def _kill_group(self) -> None:
         if not self._is_killed:  # later the number may be somebody else's
             # The group lives as long as any of its processes does, even if the child itself is gone.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
         self._is_killed = True
-        self._process.wait()
-        self._release()
 
     def _release(self) -> None:
         for reader in self._readers:
@@ -171,6 +174,10 @@ class ChildProcess:
         for line in stream:
             self._put(json.loads(line))
         self._put(_EXITED)
+        # It is about to end. What it started itself goes with it, however it ended.
+        with contextlib.suppress(ChildProcessError):  # somebody else has waited for it
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        self._kill_group()
 
     def _put(self, event: dict[str, Any]) -> None:
         with self._lock:

@@ -158,6 +158,7 @@ class ModelServices:
     def _vllm_server(self, config: ServiceConfig, options: ServerOptions) -> VllmServer:
         if isinstance(self._options.inference, VllmServer):
             _check_server(self._options.inference, config)
+            options.warn_without_vllm()  # what the user's own server does was said when it was made
             return self._options.inference
         # A server that sleeps while one model trains cannot answer for another.
         owner = str(config.checkpoints) if config.sleeps_while_training else ""
@@ -179,6 +180,11 @@ def _check_server(server: VllmServer, config: ServiceConfig) -> None:
         raise ConfigurationError(
             f"the VllmServer serves {server.base_model}, but the base model of {config.model_name!r} is "
             f"{config.worker.base_model}; give each base model a server of its own"
+        )
+    if config.worker.lora.r > server.max_lora_rank:
+        raise ConfigurationError(
+            f"the adapter of {config.model_name!r} has rank {config.worker.lora.r}, and the VllmServer serves "
+            f"{server.max_lora_rank} at most; start it with VllmServer(max_lora_rank={config.worker.lora.r})"
         )
     if config.sleeps_while_training and not server.can_sleep:
         raise ConfigurationError(

@@ -184,7 +184,12 @@ class VllmEngine:
         if not entry.is_loaded:
             return
         entry.is_loaded = False
-        response = await self._post("unload_lora_adapter", {"lora_name": entry.name})
+        try:
+            response = await self._post("unload_lora_adapter", {"lora_name": entry.name})
+        except InferenceError as error:
+            if isinstance(error.__cause__, httpx.ConnectError):
+                return  # vLLM is gone, and the adapter with it
+            raise
         if response.is_error and response.status_code != httpx.codes.NOT_FOUND:
             raise InferenceError(
                 f"vLLM refused to unload the adapter in {entry.path}: {_message(response)}"

@@ -76,10 +76,14 @@ class VllmOptions:
     server_args: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def _given(self) -> dict[str, Any]:
+        both = {**self.engine_args, **self.server_args}
+        return {name.replace("-", "_"): value for name, value in both.items()}
+
+    @property
     def can_sleep(self) -> bool:
         """Whether the server answers when it is sent to sleep; on a CPU it does, and frees nothing."""
-        given = {**self.engine_args, **self.server_args}
-        return self.device == "cpu" or bool(given.get("enable_sleep_mode"))
+        return self.device == "cpu" or bool(self._given.get("enable_sleep_mode"))
 
     def arguments(self, socket: Path) -> list[str]:
         """Return the command line of vLLM's OpenAI server.
@@ -90,7 +94,7 @@ class VllmOptions:
         Raises:
             ConfigurationError: An option is not the user's to set.
         """
-        given = {**self.engine_args, **self.server_args}
+        given = self._given
         options = {
             **_DEFAULTS,
             **(_CPU_DEFAULTS if self.device == "cpu" else {}),
@@ -105,7 +109,7 @@ class VllmOptions:
         if self.device == "cpu":
             # vLLM refuses it there, but its routes answer anyway; there is no memory to be given back.
             options.pop("enable_sleep_mode", None)
-        in_a_batch = options["max_loras"] or _ADAPTERS_IN_A_BATCH
+        in_a_batch = int(options["max_loras"] or 0) or _ADAPTERS_IN_A_BATCH
         options.setdefault("max_cpu_loras", max(_ADAPTERS_IN_MEMORY, in_a_batch))
         return [word for name, value in options.items() for word in _words(name, value)]
 
@@ -117,6 +121,8 @@ class VllmOptions:
             "DO_NOT_TRACK": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+            # A key of the user's would lock the gateway out; the socket's directory is private.
+            "VLLM_API_KEY": "",
             # Routes to sleep, wake up and ask the workers; only the private socket leads to them.
             "VLLM_SERVER_DEV_MODE": "1",
             # The worker extension knows the sampler of this model runner; see vllm_side/art_vllm_worker.py.

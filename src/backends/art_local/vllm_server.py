@@ -18,7 +18,7 @@ from art_local.base_model import resolve_base_model
 from art_local.devices import default_device
 from art_local.loop_free_lock import LoopFreeLock
 from art_local.managed_child import ManagedChild
-from art_local.vllm_options import SIDE, VllmOptions
+from art_local.vllm_options import SIDE, VllmOptions, lora_rank_of_vllm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,6 +101,11 @@ class VllmServer:
     def can_sleep(self) -> bool:
         """Whether `sleep` does something, or is at least understood."""
         return self._options.can_sleep
+
+    @property
+    def max_lora_rank(self) -> int:
+        """Highest rank of the adapters that it serves."""
+        return lora_rank_of_vllm(self._options.max_lora_rank)
 
     @property
     def starts(self) -> int:

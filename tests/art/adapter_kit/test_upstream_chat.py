@@ -157,8 +157,8 @@ async def test_requests_pass_through_but_for_what_training_needs(
 
 
 async def test_null_means_not_given(front: Front, stub: StubUpstream) -> None:
-    """Null fields are left out, and the temperature is 1 whatever the upstream would take."""
-    await front.chat(temperature=None, n=None, stream=None, tools=None)
+    """Null fields, no tools and no stop string are left out, and the temperature is 1 whatever the upstream would take."""
+    await front.chat(temperature=None, n=None, stream=None, tools=[], stop="")
     assert stub.bodies == [
         {
             "model": "slot1",
@@ -261,6 +261,8 @@ async def test_concurrent_requests_are_answered_by_their_own_weights(
         ({"temperature": 0.001}, "temperature"),
         ({"temperature": -1}, "temperature"),
         ({"temperature": True}, "temperature"),
+        ({"use_beam_search": True}, "use_beam_search"),
+        ({"include_reasoning": False}, "include_reasoning"),
     ],
 )
 async def test_what_the_gateway_relies_on_is_checked(
@@ -442,6 +444,24 @@ async def test_an_answer_that_could_not_be_trained_on_is_refused(
     response = await front.chat(stream=stream)
     assert response.status_code == (200 if stream and spoil is not without_prompt else 502)
     assert f"lacks {lacks}" in response.text
+    assert "[DONE]" not in response.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_was_broken_off_is_no_sample(
+    front: Front, stub: StubUpstream, stream: bool
+) -> None:
+    """What an engine cut off as it was put to sleep is a 503 that clients try again, not a short choice."""
+
+    def break_off(answer: dict[str, Any]) -> None:
+        for choice in answer["choices"]:
+            if choice["finish_reason"] is not None:
+                choice["finish_reason"] = "abort"
+
+    stub.spoil = break_off
+    response = await front.chat(stream=stream)
+    assert response.status_code == (200 if stream else 503)
+    assert "broke off" in response.text
     assert "[DONE]" not in response.text
 
 

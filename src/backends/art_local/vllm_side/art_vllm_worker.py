@@ -13,6 +13,10 @@ VLLM_USE_V2_MODEL_RUNNER=0 chooses; a worker with another sampler says so when i
 from __future__ import annotations
 
 import inspect
+import os
+import signal
+import threading
+import time
 from typing import Any
 
 import vllm
@@ -21,6 +25,8 @@ from vllm.v1.sample.sampler import Sampler
 
 _KNOWN_PARAMETERS = ["self", "logits", "sampling_metadata", "logprobs_mode_override"]
 _KNOWN_FIELDS = {"temperature", "all_greedy", "all_random", "max_num_logprobs"}
+
+_WATCH_S = 1.0
 
 _vllm_sample = Sampler.sample
 
@@ -45,6 +51,21 @@ def _sample(
     return sampled, processed if logprobs is None else logprobs
 
 
+def _end_with_launcher() -> None:
+    """End the whole group when its leader, which watches over the parent, is gone: nobody else would."""
+
+    def watch() -> None:
+        leader = os.getpgrp()
+        while True:
+            try:
+                os.kill(leader, 0)
+            except ProcessLookupError:
+                os.killpg(0, signal.SIGKILL)
+            time.sleep(_WATCH_S)
+
+    threading.Thread(target=watch, name="launcher", daemon=True).start()
+
+
 def _install() -> None:
     parameters = list(inspect.signature(_vllm_sample).parameters)
     fields = set(SamplingMetadata.__dataclass_fields__)
@@ -58,6 +79,7 @@ def _install() -> None:
 
 
 _install()
+_end_with_launcher()
 
 
 class LogprobsBeforeTopP:

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import importlib.util
 import json
 import os
 import runpy
+import shutil
 import signal
 import socket
 import sys
@@ -60,6 +62,12 @@ def main() -> None:
     threading.Thread(
         target=_tell_when_ready, args=(config["socket"], events), name="ready", daemon=True
     ).start()
+    if importlib.util.find_spec("vllm") is None:
+        message = f"{sys.executable} has no vLLM; install it there with `pip install vllm`, or name another interpreter"
+        os.write(events, (json.dumps({"event": "error", "message": message}) + "\n").encode())
+        raise SystemExit(1)
+    # Its own sockets go there too: elsewhere their paths may be too long.
+    os.environ["VLLM_RPC_BASE_PATH"] = str(Path(config["socket"]).parent)
     sys.argv = ["vllm", *config["arguments"]]
     runpy.run_module(_SERVER, run_name="__main__", alter_sys=True)
 
@@ -68,9 +76,7 @@ def _end_with_parent(path: Path) -> None:
     # Not sys.stdin: its lock would be held here while the process forks and exits.
     while os.read(0, 4096):
         pass
-    with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)
-        path.parent.rmdir()
+    shutil.rmtree(path.parent, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)
 
 
