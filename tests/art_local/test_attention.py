@@ -16,13 +16,12 @@ from art_local.attention import (
     tree_attention,
 )
 from art_local.packing import pack
-from art_local.prefix_tree import NO_PARENT
+from art_local.prefix_tree import NO_PARENT, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from art_local.packing import Row
-    from art_local.prefix_tree import Segment
 
 pytestmark = pytest.mark.local
 
@@ -161,3 +160,16 @@ def test_other_kinds_of_attention_are_refused(options: dict[str, object]) -> Non
     q, k, v = queries_keys_values(3)
     with pytest.raises(UnsupportedAttentionError):
         tree_attention(torch.nn.Identity(), q, k, v, None, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_thousands_of_nested_sequences_are_planned(step: int) -> None:
+    """A rollout whose every turn is a history of its own is as deep as it has turns; no recursion bounds it."""
+    count = 2000
+    segments = [
+        Segment(step * i, step * (i + 1), step * i, i - 1, step * count) for i in range(count)
+    ]
+    for call_pairs in (0, CALL_PAIRS):
+        blocks = plan_blocks(segments, call_pairs)
+        assert [s for block in blocks for s in block.segments] == segments
+        assert blocks[-1].ancestors == tuple(range(len(blocks) - 1))

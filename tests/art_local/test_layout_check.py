@@ -1,9 +1,13 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from art.errors import ConfigurationError
 from art_local.config import LoraSettings, WorkerSettings
 from art_local.layout_check import find_layout
 from art_local.policy import Policy
@@ -53,6 +57,77 @@ def test_a_layer_that_mixes_tokens_in_its_own_way_is_noticed(
     attention.forward = lambda hidden_states, **_: (hidden_states, None)
     assert find_layout(policy, "auto") == "padded"
     assert "1 of its 2 layers" in warnings(caplog)[0]
+
+
+@pytest.mark.parametrize("layout", ["auto", "padded"])
+def test_a_soft_cap_of_attention_is_kept(tmp_path: Path, layout: str) -> None:
+    """On padded rows too the log probabilities are those of the model as it was made, and not without its cap."""
+    change_config(save_model(tmp_path, "gemma2"), attn_logit_softcapping=0.5)
+    policy = Policy(WorkerSettings(str(tmp_path), layout=layout))
+    ids = torch.arange(12)[None]
+    with torch.no_grad():
+        got = policy.model(input_ids=ids, use_cache=False).logits
+        want, uncapped = (
+            AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation=kind)(ids).logits
+            for kind in ("eager", "sdpa")
+        )
+    torch.testing.assert_close(got, want)
+    assert (uncapped - want).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("layout", ["auto", "padded"])
+def test_an_adapter_that_the_model_does_not_run_with_is_told(tmp_path: Path, layout: str) -> None:
+    """A router that is a linear layer and returns two tensors: the error names the modules."""
+    config = AutoConfig.for_model(
+        "llama4_text",
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=48,
+        intermediate_size_mlp=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_local_experts=2,
+        pad_token_id=None,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"target_modules=.*router"):
+        Policy(WorkerSettings(str(tmp_path), layout=layout))
+    Policy(WorkerSettings(str(tmp_path), lora=LoraSettings(target_modules=("q_proj",))))
+
+
+@pytest.mark.parametrize("layout", ["auto", "padded"])
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 300},
+        {
+            "rope_type": "longrope",
+            "factor": 2.0,
+            "original_max_position_embeddings": 300,
+            "short_factor": [1.0] * 4,
+            "long_factor": [2.0] * 4,
+        },
+        {"rope_type": "dynamic", "factor": 2.0},
+    ],
+    ids=["dynamic", "longrope", "dynamic from the model's own limit"],
+)
+def test_positions_that_depend_on_the_longest_sequence_are_told(
+    tmp_path: Path, rope: dict[str, Any], layout: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, with the number of tokens from which on they do."""
+    change_config(save_model(tmp_path, "qwen3"), rope_parameters=rope | {"rope_theta": 10_000.0})
+    Policy(WorkerSettings(str(tmp_path), layout=layout))
+    (warning,) = warnings(caplog)
+    assert rope["rope_type"] in warning
+    assert f"more than {rope.get('original_max_position_embeddings', 512)} tokens" in warning
+
+
+def change_config(directory: Path, **changes: Any) -> None:
+    """Write other values into a saved model's configuration."""
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | changes))
 
 
 def test_padded_rows_can_be_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

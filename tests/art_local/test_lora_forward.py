@@ -62,6 +62,26 @@ def test_a_disabled_adapter_leaves_the_base_model(tiny_model_dir: Path) -> None:
     assert not torch.allclose(model(input_ids=INPUT_IDS).logits, expected)
 
 
+class TwiceAsMuch(torch.nn.Linear):
+    """A linear layer that computes something else."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return twice as much."""
+        return 2 * super().forward(x)
+
+
+def test_a_base_layer_of_another_class_keeps_pefts_forward(tiny_model_dir: Path) -> None:
+    """A class that derives from the linear layer may return anything."""
+    base = AutoModelForCausalLM.from_pretrained(tiny_model_dir)
+    for layer in base.model.layers:
+        layer.mlp.up_proj = TwiceAsMuch(64, 128, bias=False)
+    model = get_peft_model(base, LoraConfig(r=4, target_modules=["up_proj", "down_proj"]))
+    use_cheap_forward(model, "default")
+    mlp = model.get_base_model().model.layers[0].mlp
+    assert "forward" not in vars(mlp.up_proj)
+    assert "forward" in vars(mlp.down_proj)
+
+
 @pytest.mark.parametrize("options", [{"lora_dropout": 0.5}, {"use_dora": True}])
 def test_other_kinds_of_layers_keep_their_own_forward(
     tiny_model_dir: Path, options: dict[str, Any]

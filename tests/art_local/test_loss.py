@@ -15,7 +15,7 @@ from art.adapter_kit.advantages import group_advantages
 from art.dev import TrainConfig as DevTrainConfig
 from art.errors import TrainingError
 from art.types import TrainConfig
-from art_local.loss import LossStatistics, policy_loss, token_logprobs
+from art_local.loss import LossStatistics, bounded_log_ratio, policy_loss, token_logprobs
 from art_local.reference import Reference
 from art_local.targets import Targets
 from art_local.train_options import TrainOptions
@@ -520,6 +520,13 @@ def test_a_token_that_the_model_rules_out_leaves_everything_finite(
     assert all(map(math.isfinite, [*gradient, *statistics.metrics().values()]))
     assert gradient[0] == 0.0
     assert gradient[3:] == loss_and_gradient(SAMPLE, options)[1][3:]
+
+
+def test_a_token_that_both_rule_out_has_a_ratio_of_one() -> None:
+    """Minus infinity less minus infinity is no difference, and not NaN, which a mean would carry to every token."""
+    both, one = torch.tensor([-math.inf, -1.0]), torch.tensor([-math.inf, -math.inf])
+    assert bounded_log_ratio(both, one).tolist() == [0.0, 20.0]
+    assert bounded_log_ratio(one, both).tolist() == [0.0, -20.0]
 
 
 @pytest.mark.parametrize("options", KINDS, ids=str)

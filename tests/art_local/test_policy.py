@@ -132,6 +132,69 @@ def test_a_checkpoint_without_optimizer_state_can_be_trained(
     take_step(policy)
 
 
+def test_a_weight_without_a_gradient_keeps_no_moments_and_each_keeps_its_own_steps(
+    policy: Policy, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    """An expert that no token came to goes on as what it is, and one that was left out once corrects its own bias."""
+    never, once, *_ = policy.parameters.values()
+    take_step(policy)
+    del policy.optimizer.state[never]
+    once.requires_grad_(False)
+    take_step(policy)
+    once.requires_grad_(True)
+    del policy.optimizer.state[never]
+    policy.save(tmp_path, 2)
+
+    resumed = Policy(WorkerSettings(str(tiny_model_dir)))
+    resumed.load(tmp_path)
+    resumed_never, resumed_once, *others = resumed.parameters.values()
+    assert resumed_never not in resumed.optimizer.state
+    steps = [int(resumed.optimizer.state[p]["step"]) for p in (resumed_once, *others)]
+    assert steps == [1, *[2] * len(others)]
+    for one in (policy, resumed):
+        take_step(one, sign=-1.0)
+    for name, parameter in policy.parameters.items():
+        assert torch.equal(parameter, resumed.parameters[name]), name
+
+
+def test_an_older_checkpoint_with_one_number_of_steps_is_loaded(
+    policy: Policy, tmp_path: Path
+) -> None:
+    """It counts for every weight, as it did."""
+    take_step(policy)
+    policy.save(tmp_path, 1)
+    saved = load_file(tmp_path / files.OPTIMIZER_STATE)
+    older = {name: tensor for name, tensor in saved.items() if not name.endswith(".step")}
+    assert len(older) < len(saved)
+    save_file(older, tmp_path / files.OPTIMIZER_STATE)
+    state = json.loads((tmp_path / files.TRAINER_STATE).read_text())
+    (tmp_path / files.TRAINER_STATE).write_text(json.dumps(state | {"optimizer_steps": 7}))
+    policy.load(tmp_path)
+    steps = [int(policy.optimizer.state[p]["step"]) for p in policy.parameters.values()]
+    assert steps == [7] * len(steps)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"use_rslora": True},
+        {"use_dora": True},
+        {"alpha_pattern": {"q_proj": 64}},
+        {"rank_pattern": {"q_proj": 8}},
+    ],
+    ids=str,
+)
+def test_an_adapter_of_another_kind_is_refused(
+    policy: Policy, tmp_path: Path, kind: dict[str, Any]
+) -> None:
+    """Its weights would fit, and be computed otherwise than they were trained."""
+    policy.save(tmp_path, 1)
+    config = json.loads((tmp_path / files.ADAPTER_CONFIG).read_text())
+    (tmp_path / files.ADAPTER_CONFIG).write_text(json.dumps(config | kind))
+    with pytest.raises(TrainingError, match=f"{tmp_path} has {next(iter(kind))}="):
+        policy.load(tmp_path)
+
+
 def test_c148_a_weight_that_is_not_finite_is_neither_saved_nor_loaded(
     policy: Policy, tmp_path: Path
 ) -> None:

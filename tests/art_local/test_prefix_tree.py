@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import random
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from art_local import prefix_tree
 from art_local.prefix_tree import NO_PARENT, build_tree, cut_runs
 
 pytestmark = pytest.mark.local
@@ -110,3 +112,45 @@ def test_a_tree_is_cut_where_little_has_to_be_repeated() -> None:
     shared = [0, 15, 15, 2, 15, 15]
     runs = cut_runs(lengths, shared, [1] * 6, min_shared=1, max_tokens=55, max_weight=100)
     assert list(runs) == [(0, 3), (3, 6)]
+
+
+def test_fewer_sequences_that_take_more_tokens_are_no_place_to_cut() -> None:
+    """With fewer of them a beginning may not be worth sharing, so that the shorter run is the larger tree."""
+    lengths = [1, 1, 2, 9, 8, 3, 7, 8, 2, 7, 3, 3, 5]
+    shared = [0, 1, 1, 2, 4, 1, 2, 0, 1, 2, 2, 3, 3]
+    for max_weight in range(1, 8):
+        runs = cut_runs(
+            lengths, shared, [1] * 13, min_shared=4, max_tokens=8, max_weight=max_weight
+        )
+        for a, b in runs:
+            assert b - a == 1 or build_tree(lengths[a:b], shared[a:b], 4).num_tokens <= 8
+
+
+@pytest.mark.parametrize(("count", "beginning", "rest"), [(8000, 1, 3), (8192, 28, 4)])
+def test_thousands_of_short_sequences_are_cut_with_bounded_work(
+    count: int, beginning: int, rest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trees are built for a few lengths of each run only, although much that begins alike is not worth sharing."""
+    letters = random.Random(0)
+    sequences = sorted(
+        [*["a"] * beginning, *letters.choices("abcdefghijklmnopqrstuvwxyz", k=rest)]
+        for _ in range(count)
+    )
+    work = 0
+
+    def counting(lengths: list[int], shared: list[int], min_shared: int) -> prefix_tree.Tree:
+        nonlocal work
+        work += len(lengths)
+        assert work <= 30 * count
+        return build_tree(lengths, shared, min_shared)
+
+    monkeypatch.setattr(prefix_tree, "build_tree", counting)
+    runs = prefix_tree.cut_runs(
+        [beginning + rest] * count,
+        shared_with_previous(sequences),
+        [1] * count,
+        min_shared=16,
+        max_tokens=4096,
+        max_weight=1 << 62,
+    )
+    assert sum(b - a for a, b in runs) == count

@@ -16,6 +16,7 @@ from art_local.distributed import World
 from art_local.policy import Policy
 from art_local.reference import reference_logprobs
 from art_local.train_options import TrainOptions
+from tests.art_local.models import save_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,6 +115,24 @@ def test_the_reference_may_be_a_checkpoint_of_any_tool(
         assert reference is not None
         torch.testing.assert_close(reference.logprobs_N, logprobs_under(model, row))
     assert_untouched(policy, before)
+
+
+@torch.no_grad()
+def test_an_adapter_of_the_embeddings_is_a_reference_too(tmp_path: Path) -> None:
+    """Peft names its weights in another way than those of other modules."""
+    lora = LoraSettings(r=4, alpha=16, target_modules=("embed_tokens", "q_proj"))
+    policy = Policy(WorkerSettings(str(save_model(tmp_path / "model", "qwen3")), lora=lora))
+    for parameter in policy.parameters.values():
+        parameter.normal_(std=0.1)
+    policy.save(tmp_path, 1)
+    saved = [logprobs_under(policy.model, row) for row in ROWS]
+    policy.reset()
+    options = TrainOptions(kl_penalty_coef=0.1, kl_ref_adapter_path=str(tmp_path))
+    references = reference_logprobs(COUNTED, options, scorer(policy), policy, World())
+    for want, row, reference in zip(saved, ROWS, references, strict=True):
+        assert reference is not None
+        torch.testing.assert_close(reference.logprobs_N, want)
+        assert not torch.allclose(logprobs_under(policy.model, row), want)
 
 
 def test_an_own_checkpoint_is_a_reference_without_distance(policy: Policy, tmp_path: Path) -> None:
@@ -216,6 +235,18 @@ def _truncate(directory: Path) -> None:
     (directory / "adapter_model.safetensors").write_bytes(b"\x01")
 
 
+def _spoil_a_number(directory: Path) -> None:
+    saved = load_file(directory / "adapter_model.safetensors")
+    saved[min(saved)][0, 0] = torch.nan
+    save_file(saved, directory / "adapter_model.safetensors")
+
+
+def _set_pattern(directory: Path) -> None:
+    config = json.loads((directory / "adapter_config.json").read_text())
+    config["alpha_pattern"] = {"q_proj": 64}
+    (directory / "adapter_config.json").write_text(json.dumps(config))
+
+
 def _remove_config(directory: Path) -> None:
     (directory / "adapter_config.json").unlink()
 
@@ -227,7 +258,9 @@ def _remove_config(directory: Path) -> None:
         (_add, "does not fit the model: more"),
         (_set_alpha, "lora_alpha=5"),
         (_truncate, "cannot be read"),
-        (_remove_config, "cannot be read"),
+        (_remove_config, "has no adapter_config.json"),
+        (_spoil_a_number, "is not finite"),
+        (_set_pattern, "alpha_pattern"),
     ],
 )
 def test_a_reference_that_does_not_fit_is_refused_and_named(

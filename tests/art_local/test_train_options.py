@@ -105,6 +105,10 @@ RATIO = "precalculate_logprobs"
             },
             ("max_negative_advantage_importance_sampling_weight", "epsilon_high"),
         ),
+        (
+            {"ppo": True, "max_negative_advantage_importance_sampling_weight": 0.8},
+            ("max_negative_advantage_importance_sampling_weight", "ppo", "epsilon"),
+        ),
         ({RATIO: True, "ppo": True}, (RATIO, "ppo")),
         ({RATIO: True, "epsilon": 0.2}, (RATIO, "epsilon")),
         ({RATIO: True, "epsilon_high": 0.2}, (RATIO, "epsilon_high")),
@@ -134,6 +138,8 @@ def test_options_that_double_or_cancel_each_other_are_refused_with_both_names(
     "given",
     [
         {"ppo": True, "max_negative_advantage_importance_sampling_weight": 3.0},
+        {"ppo": True, "max_negative_advantage_importance_sampling_weight": 0.9},
+        {"epsilon": 0.2, "max_negative_advantage_importance_sampling_weight": 0.5},
         {"epsilon_high": 9.0, "max_negative_advantage_importance_sampling_weight": 5.0},
         {RATIO: True, "epsilon": 1.0, "epsilon_high": 4.0, "beta": 0.1},
         {RATIO: True, "kl_penalty_coef": 0.1, "advantage_balance": 0.2},
@@ -156,6 +162,21 @@ def test_a_kl_term_may_come_with_the_train_config(name: str) -> None:
         assert read.needs_reference
     with pytest.raises(ConfigurationError, match=f"{name}=0.2"):
         TrainOptions.from_dev({name: 0.2}, config)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ppo",
+        "scale_rewards",
+        "allow_training_without_logprobs",
+        "mask_prob_ratio",
+        "precalculate_logprobs",
+    ],
+)
+def test_a_flag_of_none_is_the_default(name: str) -> None:
+    """As for numbers; `scale_rewards` stays on."""
+    assert options(**{name: None}) == TrainOptions()
 
 
 def test_upstreams_defaults_are_accepted() -> None:
@@ -197,6 +218,15 @@ def test_upstreams_defaults_are_accepted() -> None:
         ("max_negative_advantage_importance_sampling_weight", 0.0),
         ("truncated_importance_sampling", float("inf")),
         ("truncated_importance_sampling", 0.0),
+        ("beta", True),
+        ("epsilon", True),
+        ("kl_penalty_reference_step", True),
+        ("truncated_importance_sampling", True),
+        ("ppo", "false"),
+        ("scale_rewards", 0),
+        ("allow_training_without_logprobs", 1),
+        ("mask_prob_ratio", "yes"),
+        ("precalculate_logprobs", 1.0),
     ],
 )
 def test_a_value_that_means_nothing_is_refused(name: str, value: Any) -> None:

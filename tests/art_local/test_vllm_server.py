@@ -289,6 +289,10 @@ class TestRealVllm:
         """Engine and worker are gone too after the parent was killed."""
         assert_it_ends_with_its_parent(vllm_python())
 
+    @pytest.mark.skipif(
+        os.environ.get("ART_CAMPAIGN") != "full",
+        reason="starts it twice more, a minute each; the stand-in and the backend's tests have the same",
+    )
     async def test_it_survives_the_death_of_its_engine(self) -> None:
         """A killed engine is told with the log, the server comes back, and killing its head ends all of it."""
         async with VllmServer(

@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 _LOWEST_LOGPROB = -1000.0
 _HIGHEST_LOGPROB = 1e-2
 
+# Logits are divided by it: at lower ones rounding alone decides what the ratio to the sampler is.
+_LOWEST_TEMPERATURE = 0.01
+
+_MAX_ID = 2**63 - 1
+_MAX_SINGLE_PRECISION = 3.4028234e38
+
 _ID_PREFIX = "token_id:"
 
 _WHAT_TO_DO = (
@@ -86,7 +92,8 @@ def build_sequences(
         Sequences in the order of groups, trajectories and turns.
 
     Raises:
-        UntrainableTrajectoryError: A trajectory has no model turn, or a turn lacks token ids or logprobs.
+        UntrainableTrajectoryError: A trajectory has no model turn, a turn lacks token ids or logprobs or has such
+            that cannot be, or an advantage is too large for single precision.
     """
     histories_by_trajectory = [
         [
@@ -98,14 +105,17 @@ def build_sequences(
         for g, group in enumerate(groups)
     ]
     sequences: list[TrainingSequence] = []
-    for group, histories_of in zip(groups, histories_by_trajectory, strict=True):
+    for g, (group, histories_of) in enumerate(zip(groups, histories_by_trajectory, strict=True)):
         if not is_trainable(group):
             continue
-        rewards = [t.reward for t in group.trajectories]
-        scored = [(r, h) for r, h in zip(rewards, histories_of, strict=True) if math.isfinite(r)]
-        advantages = group_advantages([r for r, _ in scored], scale_by_std=scale_rewards)
-        for (_, histories), advantage in zip(scored, advantages, strict=True):
-            sequences += _merge_histories(histories, advantage)
+        scored = [
+            t for t, rollout in enumerate(group.trajectories) if math.isfinite(rollout.reward)
+        ]
+        rewards = [group.trajectories[t].reward for t in scored]
+        advantages = group_advantages(rewards, scale_by_std=scale_rewards)
+        for t, reward, advantage in zip(scored, rewards, advantages, strict=True):
+            _check_advantage(advantage, reward, f"group {g}, trajectory {t}")
+            sequences += _merge_histories(histories_of[t], advantage)
     return sequences
 
 
@@ -147,6 +157,14 @@ def token_counts(sequences: Iterable[TrainingSequence]) -> dict[str, float]:
         "num_trained_tokens": float(sum(s.trained.count(True) for s in sequences)),
         "num_masked_tokens": float(sum(s.num_masked for s in sequences)),
     }
+
+
+def _check_advantage(advantage: float, reward: float, where: str) -> None:
+    if not abs(advantage) <= _MAX_SINGLE_PRECISION:  # NaN neither
+        raise UntrainableTrajectoryError(
+            f"{where}: the reward {reward:g} gives the advantage {advantage:g}, too large for single precision; give "
+            "smaller rewards"
+        )
 
 
 @dataclass(frozen=True)
@@ -240,6 +258,9 @@ def _read_turn(choice: Choice, where: str, allow_no_logprobs: bool) -> _Turn:
             f"{where}: the Choice has no `token_ids`, and its logprobs have no tokens of the form "
             f"`{_ID_PREFIX}123` either; {_WHAT_TO_DO}"
         )
+    for token_id in (min(prompt_ids + token_ids), max(prompt_ids + token_ids)):
+        if not 0 <= token_id <= _MAX_ID:
+            raise UntrainableTrajectoryError(f"{where}: {token_id} is no token id; {_WHAT_TO_DO}")
     if token_ids and not content:
         if not allow_no_logprobs:
             raise UntrainableTrajectoryError(
@@ -254,7 +275,7 @@ def _read_turn(choice: Choice, where: str, allow_no_logprobs: bool) -> _Turn:
         )
     else:
         logprobs = [_usable_logprob(entry.logprob) for entry in content]
-    return _Turn(prompt_ids, token_ids, logprobs, _temperature(extras.get("temperature")))
+    return _Turn(prompt_ids, token_ids, logprobs, _temperature(extras.get("temperature"), where))
 
 
 def _as_ids(value: Any) -> list[int] | None:
@@ -278,8 +299,13 @@ def _usable_logprob(value: Any) -> float | None:
     return None  # missing, NaN, infinite or absurd
 
 
-def _temperature(value: Any) -> float:
+def _temperature(value: Any, where: str) -> float:
     # Greedy sampling (0) has no distribution of its own; engines then report the logprobs of temperature 1.
-    if isinstance(value, (int, float)) and math.isfinite(value) and value > 0:
-        return float(value)
-    return 1.0
+    if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+        return 1.0
+    if value < _LOWEST_TEMPERATURE:
+        raise UntrainableTrajectoryError(
+            f"{where}: the Choice was sampled at temperature {value:g}; sample at {_LOWEST_TEMPERATURE:g} or more, or "
+            "greedily at 0"
+        )
+    return float(value)

@@ -14,9 +14,9 @@ called with. Without a tree it is plain causal attention.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from dataclasses import dataclass
 from functools import cache
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -200,51 +200,45 @@ def plan_blocks(segments: Sequence[Segment], call_pairs: int = CALL_PAIRS) -> li
         segments: Those of the row.
         call_pairs: How many pairs of query and key may be computed for nothing, to save a call.
     """
-    children: dict[int, list[int]] = {NO_PARENT: []}
-    for i, segment in enumerate(segments):
-        children[i] = []
-        children[segment.parent].append(i)
-    return _Planner(segments, children, call_pairs).siblings(NO_PARENT, ())
+    planner = _Planner(segments, call_pairs)
+    blocks: list[Block] = []
+    # Neighbours that may share a block, and the blocks that they continue; no recursion, as trees may be deep.
+    waiting: list[tuple[list[int], tuple[int, ...]]]
+    waiting = [(run, ()) for run in reversed(planner.runs(NO_PARENT))]
+    while waiting:
+        run, ancestors = waiting.pop()
+        if planner.is_one_block(run):
+            inside = planner.subtrees(run)
+            blocks.append(Block(inside[0].start, inside[-1].end, ancestors, inside))
+            continue
+        own = segments[run[0]]
+        blocks.append(Block(own.start, own.end, ancestors, (own,)))
+        continued = (*ancestors, len(blocks) - 1)
+        waiting += [(below, continued) for below in reversed(planner.runs(run[0]))]
+    return blocks
 
 
-@dataclass
 class _Planner:
-    """Blocks for what continues one segment, and what they cost in pairs of query and key."""
+    """What blocks cost, in pairs of query and key."""
 
-    segments: Sequence[Segment]
-    children: dict[int, list[int]]
-    call_pairs: int
-    _costs: dict[int, int] = field(default_factory=dict)
+    def __init__(self, segments: Sequence[Segment], call_pairs: int) -> None:
+        self._segments = segments
+        self._call_pairs = call_pairs
+        self._children: dict[int, list[int]] = {NO_PARENT: []}
+        for i, segment in enumerate(segments):
+            self._children[i] = []
+            self._children[segment.parent].append(i)
+        self._apart = [0] * len(segments)
+        for i in reversed(range(len(segments))):  # what continues a segment stands behind it
+            self._apart[i] = self._cost_apart(i)
 
-    def siblings(
-        self, parent: int, ancestors: tuple[int, ...], first_block: int = 0
-    ) -> list[Block]:
-        """Return the blocks of everything that continues a segment; neighbours share a block where that is cheaper."""
-        above = 0 if parent == NO_PARENT else self._end_position(parent)
-        blocks: list[Block] = []
-        for run in self._runs(parent, above):
-            first, last = run[0], run[-1]
-            whole = self._together(first, last, above)
-            if len(run) > 1 or whole <= self._apart(first, above):
-                start, end = self.segments[first].start, self.segments[last].subtree_end
-                blocks.append(Block(start, end, ancestors, self._from(first, end)))
-                continue
-            own = self.segments[first]
-            number = first_block + len(blocks)
-            blocks.append(Block(own.start, own.end, ancestors, (own,)))
-            blocks += self.siblings(first, (*ancestors, number), number + 1)
-        return blocks
-
-    def _from(self, first: int, end: int) -> tuple[Segment, ...]:
-        return tuple(takewhile(lambda s: s.start < end, self.segments[first:]))
-
-    def _runs(self, parent: int, above: int) -> list[list[int]]:
-        """Put neighbours together as long as one call for all is cheaper than one more call."""
+    def runs(self, parent: int) -> list[list[int]]:
+        """Put what continues a segment together, as long as one call for all is cheaper than one more call."""
         runs: list[list[int]] = []
         cost = 0
-        for child in self.children[parent]:
-            alone = min(self._together(child, child, above), self._apart(child, above))
-            if runs and (joined := self._together(runs[-1][0], child, above)) <= cost + alone:
+        for child in self._children[parent]:
+            alone = self._cost_alone(child)
+            if runs and (joined := self._cost_together(runs[-1][0], child)) <= cost + alone:
                 runs[-1].append(child)
                 cost = joined
             else:
@@ -252,32 +246,34 @@ class _Planner:
                 cost = alone
         return runs
 
-    def _together(self, first: int, last: int, above: int) -> int:
+    def is_one_block(self, run: list[int]) -> bool:
+        """Tell whether neighbours, with all that continues them, are one block."""
+        first, last = run[0], run[-1]
+        return len(run) > 1 or self._cost_together(first, last) <= self._apart[first]
+
+    def subtrees(self, run: list[int]) -> tuple[Segment, ...]:
+        """Return the segments of neighbours, and of all that continues them."""
+        end = self._segments[run[-1]].subtree_end
+        behind = bisect_left(self._segments, end, lo=run[0], key=lambda s: s.start)
+        return tuple(self._segments[run[0] : behind])
+
+    def _cost_alone(self, index: int) -> int:
+        return min(self._cost_together(index, index), self._apart[index])
+
+    def _cost_together(self, first: int, last: int) -> int:
         """Return the cost of the subtrees of neighbours as one block."""
-        queries = self.segments[last].subtree_end - self.segments[first].start
-        return queries * (above + queries) + self.call_pairs
+        above = self._segments[first].position
+        queries = self._segments[last].subtree_end - self._segments[first].start
+        return queries * (above + queries) + self._call_pairs
 
-    def _apart(self, index: int, above: int) -> int:
+    def _cost_apart(self, index: int) -> int:
         """Return the cost of a segment as a block of its own, and of all that continues it as it is best."""
-        if index not in self._costs:
-            own = self.segments[index]
-            queries = own.end - own.start
-            # Without ancestors there is no mask, and only the lower half is computed.
-            pairs = queries * (above + queries) if above else queries * queries // 2
-            below = above + queries
-            self._costs[index] = (
-                pairs
-                + self.call_pairs
-                + sum(
-                    min(self._together(child, child, below), self._apart(child, below))
-                    for child in self.children[index]
-                )
-            )
-        return self._costs[index]
-
-    def _end_position(self, index: int) -> int:
-        segment = self.segments[index]
-        return segment.position + segment.end - segment.start
+        own = self._segments[index]
+        above, queries = own.position, own.end - own.start
+        # Without ancestors there is no mask, and only the lower half is computed.
+        pairs = queries * (above + queries) if above else queries * queries // 2
+        below = sum(self._cost_alone(child) for child in self._children[index])
+        return pairs + self._call_pairs + below
 
 
 def tree_attention(

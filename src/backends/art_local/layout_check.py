@@ -9,17 +9,21 @@ sequences are run both ways, and the log probabilities compared.
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from art.adapter_kit.sequences import TrainingSequence
+from art.errors import ConfigurationError
 from art_local.attention import IMPLEMENTATION, TreeAttention
 from art_local.forward import last_hidden, target_logits
 from art_local.loss import token_logprobs
 from art_local.packing import pack
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from art_local.packing import Layout, Row
     from art_local.policy import Policy
 
@@ -27,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _TOLERANCES = {torch.float32: 1e-3}  # nats
 _TOLERANCE_OF_HALF_PRECISION = 0.1
+_LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 _ATTENTION_KINDS = {"full_attention", "sliding_attention"}
 
 
@@ -40,13 +45,17 @@ def find_layout(policy: Policy, wanted: str) -> Layout:
 
     Returns:
         The wanted layout, or "padded" with a warning that says why.
+
+    Raises:
+        ConfigurationError: The model does not run with the adapter.
     """
     layout: Layout = "packed" if wanted == "packed" else "shared"
     if wanted == "padded":
         return "padded"
     base = policy.model.get_base_model()
     original = base.config._attn_implementation
-    expected = _logprobs(policy, _example(policy, "padded"))
+    with _naming_target_modules(policy):
+        expected = _logprobs(policy, _example(policy, "padded"))
     try:
         base.set_attn_implementation(IMPLEMENTATION)
         why = _what_is_wrong(policy, expected)
@@ -70,9 +79,42 @@ def logits_are_plain(policy: Policy) -> bool:
     if any(parameter.requires_grad for parameter in head.parameters()):
         return False
     row = _example(policy, "padded")
-    with policy.autocast():
+    with policy.autocast(), _naming_target_modules(policy):
         logits_NV = target_logits(policy.model, row)
         return torch.allclose(head(last_hidden(policy.model, row)), logits_NV, rtol=1e-3, atol=1e-3)
+
+
+def warn_of_long_sequences(policy: Policy) -> None:
+    """Warn where positions turn queries and keys by angles that depend on the longest sequence of a row."""
+    base = policy.model.get_base_model()
+    config = base.config.get_text_config()
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    for part in (rope, *rope.values()):  # some models have parameters for each kind of layer
+        if isinstance(part, dict) and part.get("rope_type") in _LENGTH_DEPENDENT_ROPE:
+            limit = part.get("original_max_position_embeddings") or config.max_position_embeddings
+            logger.warning(
+                "%s has position embeddings of type %s: a sequence of more than %d tokens changes how shorter ones of "
+                "the same row are computed; keep sequences to %d tokens to be rid of that",
+                type(base).__name__,
+                part["rope_type"],
+                limit,
+                limit,
+            )
+            return
+
+
+@contextmanager
+def _naming_target_modules(policy: Policy) -> Iterator[None]:
+    """Name the modules with an adapter in whatever goes wrong when the model is first run."""
+    try:
+        yield
+    except Exception as error:  # a model may raise anything
+        modules = policy.model.peft_config["default"].target_modules
+        named = modules if isinstance(modules, str) else sorted(modules)
+        raise ConfigurationError(
+            f"{type(policy.model.get_base_model()).__name__} does not run with an adapter on target_modules={named}: "
+            f"{type(error).__name__}: {error}. Name other modules, such as those of attention"
+        ) from error
 
 
 def _what_is_wrong(policy: Policy, expected_N: torch.Tensor) -> str:

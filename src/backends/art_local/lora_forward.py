@@ -32,7 +32,7 @@ def use_cheap_forward(model: torch.nn.Module, adapter: str) -> None:
 
 def _is_plain(module: Any, adapter: str) -> bool:
     return (
-        isinstance(module.base_layer, torch.nn.Linear)
+        type(module.base_layer) is torch.nn.Linear
         and isinstance(module.lora_dropout[adapter], torch.nn.Identity)
         and module.lora_B[adapter].bias is None
         and adapter not in module.lora_variant

@@ -164,8 +164,12 @@ def policy_loss(
 
 
 def bounded_log_ratio(logprobs_N: torch.Tensor, others_N: torch.Tensor) -> torch.Tensor:
-    """Return the difference of log probabilities, in nats, bounded so that its exponential is finite."""
-    return (logprobs_N - others_N).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+    """Return the difference of log probabilities, in nats, bounded so that its exponential is finite.
+
+    A token that both rule out has a difference of 0.
+    """
+    difference_N = logprobs_N.clamp(min=_LOWEST_LOGPROB) - others_N.clamp(min=_LOWEST_LOGPROB)
+    return difference_N.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
 
 
 def _ratio(log_ratio_N: torch.Tensor, sequence_N: torch.Tensor, level: str) -> torch.Tensor:

@@ -27,11 +27,12 @@ from art_local.checkpoint_files import (
     TRAINER_STATE,
 )
 from art_local.distributed import shard_base
-from art_local.layout_check import find_layout, logits_are_plain
+from art_local.layout_check import find_layout, logits_are_plain, warn_of_long_sequences
 from art_local.lora_forward import use_cheap_forward
 from art_local.pretrained import load_model
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 _ADAPTER = "default"  # peft saves and loads any other name in a subdirectory
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+# Other kinds of adapters, which would be computed otherwise than they were trained.
+_OTHER_KINDS = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern")
 
 
 class Policy:
@@ -60,7 +63,8 @@ class Policy:
         can_split_logits: Whether the output layer may be called in parts.
 
     Raises:
-        ConfigurationError: The base model cannot be loaded, or has no module that the adapter names.
+        ConfigurationError: The base model cannot be loaded, has no module that the adapter names, or does not
+            run with an adapter on them.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
@@ -103,6 +107,7 @@ class Policy:
         self.reset()
         self.layout = find_layout(self, settings.layout)
         self.can_split_logits = logits_are_plain(self)
+        warn_of_long_sequences(self)
         if self._wants_checkpointing():
             self._checkpoint_gradients()
 
@@ -136,16 +141,17 @@ class Policy:
         for name, parameter in self.parameters.items():
             if not parameter.isfinite().all():
                 raise TrainingError(f"{name} of the adapter is not finite; the step is not saved")
-        adapter = {name: tensor.contiguous().cpu() for name, tensor in self._adapter().items()}
+        adapter = {name: tensor.contiguous().cpu() for name, tensor in self.adapter().items()}
         save_file(adapter, directory / ADAPTER_WEIGHTS, metadata={"format": "pt"})
         self._write_adapter_config(directory)
-        moments, optimizer_steps = self._optimizer_state()
-        save_file(moments, directory / OPTIMIZER_STATE)
+        optimizer = self._optimizer_state()
+        optimizer_steps = [int(t) for name, t in optimizer.items() if name.endswith(".step")]
+        save_file(optimizer, directory / OPTIMIZER_STATE)
         state = {
             "step": step,
             "base_model": self._settings.base_model,
             "lora": asdict(self._settings.lora),
-            "optimizer_steps": optimizer_steps,
+            "optimizer_steps": max(optimizer_steps, default=0),
             "versions": {name: version(name) for name in ("torch", "transformers", "peft")},
         }
         (directory / TRAINER_STATE).write_text(json.dumps(state, indent=2), encoding="utf-8")
@@ -158,27 +164,51 @@ class Policy:
         Raises:
             TrainingError: Files are missing or not finite, or the adapter has another shape.
         """
+        self.set_adapter(self.read_adapter(directory))
+        self.optimizer = self._new_optimizer()
+        if (directory / OPTIMIZER_STATE).is_file():
+            self._load_optimizer(directory)
+
+    def adapter(self) -> dict[str, torch.Tensor]:
+        """Return the adapter's weights by the names of peft's files; they share the memory of the parameters."""
+        state: dict[str, torch.Tensor] = get_peft_model_state_dict(
+            self.model, adapter_name=_ADAPTER, save_embedding_layers=False
+        )
+        return state
+
+    @torch.no_grad()
+    def set_adapter(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Give the adapter other weights, by the names of `adapter`."""
+        for name, tensor in self.adapter().items():
+            tensor.copy_(weights[name])
+
+    def read_adapter(self, directory: Path) -> dict[str, torch.Tensor]:
+        """Read an adapter that fits this model, by the names of `adapter`.
+
+        Raises:
+            TrainingError: Files are missing, damaged or not finite, or the adapter has another shape or kind.
+        """
         for name in (ADAPTER_WEIGHTS, ADAPTER_CONFIG):
             if not (directory / name).is_file():
                 raise TrainingError(
-                    f"checkpoint {directory} has no {name}; it was deleted or never whole"
+                    f"the adapter in {directory} has no {name}; it was deleted or never whole"
                 )
-        self._check_adapter_config(directory)
-        own, saved = self._adapter(), load_file(directory / ADAPTER_WEIGHTS)
+        try:
+            config = dict(json.loads((directory / ADAPTER_CONFIG).read_text(encoding="utf-8")))
+            saved: dict[str, torch.Tensor] = load_file(directory / ADAPTER_WEIGHTS)
+        except Exception as error:  # safetensors raises a class of its own
+            raise TrainingError(f"the adapter in {directory} cannot be read: {error}") from error
+        self._check_adapter_config(config, directory)
+        own = self.adapter()
         for name in sorted(own.keys() | saved.keys()):
             if name not in own or name not in saved or own[name].shape != saved[name].shape:
                 raise TrainingError(
                     f"the adapter in {directory} does not fit the model: {name} is missing on one side or has "
-                    f"another shape; train with the base model, r and target_modules that it was made with"
+                    "another shape; it needs the base model, r and target_modules that it was made with"
                 )
             if not saved[name].isfinite().all():
                 raise TrainingError(f"{name} of the adapter in {directory} is not finite")
-        with torch.no_grad():
-            for name, tensor in own.items():
-                tensor.copy_(saved[name])  # shares its storage with the model's parameter
-        self.optimizer = self._new_optimizer()
-        if (directory / OPTIMIZER_STATE).is_file():
-            self._load_optimizer(directory)
+        return saved
 
     def _wants_checkpointing(self) -> bool:
         wanted = self._settings.gradient_checkpointing
@@ -199,13 +229,8 @@ class Policy:
         for module in self.model.modules():
             if isinstance(module, GradientCheckpointingLayer):
                 # They do so in training mode only. What is inside stays in evaluation mode, without dropout.
+                _switch_off_dropout(module)
                 module.training = True
-
-    def _adapter(self) -> dict[str, torch.Tensor]:
-        state: dict[str, torch.Tensor] = get_peft_model_state_dict(
-            self.model, adapter_name=_ADAPTER, save_embedding_layers=False
-        )
-        return state
 
     def _new_optimizer(self) -> torch.optim.AdamW:
         settings = self._settings.optimizer
@@ -216,26 +241,26 @@ class Policy:
             weight_decay=settings.weight_decay,
         )
 
-    def _optimizer_state(self) -> tuple[dict[str, torch.Tensor], int]:
-        moments: dict[str, torch.Tensor] = {}
-        steps = 0
-        for name, parameter in self.parameters.items():
-            state = self.optimizer.state.get(parameter)
-            if state:
-                steps = int(state["step"])
-                for moment in _MOMENTS:
-                    moments[f"{name}.{moment}"] = state[moment].contiguous().cpu()
-        return moments, steps
+    def _optimizer_state(self) -> dict[str, torch.Tensor]:
+        """Return what the optimizer keeps of each weight; nothing of one that never had a gradient."""
+        return {
+            f"{name}.{kind}": state[kind].contiguous().cpu()
+            for name, parameter in self.parameters.items()
+            if (state := self.optimizer.state.get(parameter))
+            for kind in (*_MOMENTS, "step")
+        }
 
     def _load_optimizer(self, directory: Path) -> None:
-        moments = load_file(directory / OPTIMIZER_STATE)
-        if not moments:  # saved before the first gradient step
-            return
-        state = json.loads((directory / TRAINER_STATE).read_text(encoding="utf-8"))
+        saved = load_file(directory / OPTIMIZER_STATE)
         for name, parameter in self.parameters.items():
+            if f"{name}.{_MOMENTS[0]}" not in saved:  # it never had a gradient
+                continue
+            if f"{name}.step" not in saved:  # older checkpoints have one number for all
+                state = json.loads((directory / TRAINER_STATE).read_text(encoding="utf-8"))
+                saved[f"{name}.step"] = torch.tensor(float(state["optimizer_steps"]))
             self.optimizer.state[parameter] = {
-                "step": torch.tensor(float(state["optimizer_steps"])),
-                **{m: moments[f"{name}.{m}"].to(self.device) for m in _MOMENTS},
+                "step": saved[f"{name}.step"],
+                **{moment: saved[f"{name}.{moment}"].to(self.device) for moment in _MOMENTS},
             }
 
     def _write_adapter_config(self, directory: Path) -> None:
@@ -245,11 +270,25 @@ class Policy:
         text = json.dumps(config, indent=2, sort_keys=True)
         (directory / ADAPTER_CONFIG).write_text(text, encoding="utf-8")
 
-    def _check_adapter_config(self, directory: Path) -> None:
-        config = json.loads((directory / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    def _check_adapter_config(self, config: Mapping[str, Any], directory: Path) -> None:
         lora = self._settings.lora
-        if (config["r"], config["lora_alpha"]) != (lora.r, lora.alpha):
-            raise TrainingError(
-                f"the adapter in {directory} has r={config['r']} and lora_alpha={config['lora_alpha']}, the model "
-                f"is configured with r={lora.r} and lora_alpha={lora.alpha}; use the checkpoint's values"
-            )
+        for name, own in (("r", lora.r), ("lora_alpha", lora.alpha)):
+            if config.get(name) != own:
+                raise TrainingError(
+                    f"the adapter in {directory} has {name}={config.get(name)}, the model is configured with "
+                    f"{name}={own}; both need the same"
+                )
+        for name in _OTHER_KINDS:
+            if config.get(name):
+                raise TrainingError(
+                    f"the adapter in {directory} has {name}={config[name]}, which the trainer does not have; use a "
+                    "plain LoRA adapter"
+                )
+
+
+def _switch_off_dropout(layer: torch.nn.Module) -> None:
+    """Set every rate that a layer, or what is inside it, hands to a function to 0."""
+    for module in layer.modules():
+        for name, value in list(vars(module).items()):
+            if "dropout" in name and isinstance(value, float):
+                setattr(module, name, 0.0)

@@ -159,11 +159,19 @@ def cut_runs(
                 if tokens > max_tokens or weight > max_weight:
                     break
                 end += 1
-            while end - first > 1 and _size(lengths, shared, first, end, min_shared) > max_tokens:
-                end -= 1
+            fits = first + 1
+            while end > fits:
+                middle = (fits + end + 1) // 2
+                if _size(lengths, shared, first, middle, min_shared) <= max_tokens:
+                    fits = middle
+                else:
+                    end = middle - 1
             if end < last:
                 half = first + 1 + (end - first) // 2
-                end = min(range(end, half - 1, -1), key=lambda i: shared[i], default=end)
+                best = min(range(end, half - 1, -1), key=lambda i: shared[i], default=end)
+                # Fewer sequences may take more tokens: what they have in common is then worth sharing no more.
+                if _size(lengths, shared, first, best, min_shared) <= max_tokens:
+                    end = best
             yield first, end
             first = end
 

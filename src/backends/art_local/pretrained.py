@@ -49,7 +49,10 @@ def load_model(base_model: str, dtype: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     with _naming(base_model) as source:
-        return AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+    if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
+        model.set_attn_implementation("eager")  # others leave the cap out, without a word
+    return model
 
 
 def load_pretrained(base_model: str, device: str | None = None) -> tuple[Any, Any]:

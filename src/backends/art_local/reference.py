@@ -8,16 +8,13 @@ KL divergence that a penalty is centred on is that of the whole batch, over all 
 from __future__ import annotations
 
 import contextlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
-from safetensors.torch import load_file
 
 from art.errors import TrainingError
-from art_local.checkpoint_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from art_local.loss import bounded_log_ratio
 
 if TYPE_CHECKING:
@@ -28,8 +25,6 @@ if TYPE_CHECKING:
     from art_local.train_options import TrainOptions
 
 RowT = TypeVar("RowT")
-
-_ADAPTER = "default"  # the policy's only adapter, by peft's name
 
 
 @dataclass(frozen=True)
@@ -100,56 +95,16 @@ def reference_weights(policy: Policy, adapter_dir: str | None) -> Iterator[None]
         adapter_dir: Directory of the reference's adapter; None is the base model.
 
     Raises:
-        TrainingError: The adapter cannot be read, or does not fit the model.
+        TrainingError: The adapter cannot be read, is not finite, or does not fit the model.
     """
     if adapter_dir is None:
         with policy.model.disable_adapter():
             yield
         return
-    adapter = _read_adapter(policy, Path(adapter_dir))
-    own = {name: parameter.detach().clone() for name, parameter in policy.parameters.items()}
+    adapter = policy.read_adapter(Path(adapter_dir))
+    own = {name: tensor.clone() for name, tensor in policy.adapter().items()}
     try:
-        _set_weights(policy, adapter)
+        policy.set_adapter(adapter)
         yield
     finally:
-        _set_weights(policy, own)
-
-
-@torch.no_grad()
-def _set_weights(policy: Policy, weights: dict[str, torch.Tensor]) -> None:
-    for name, parameter in policy.parameters.items():
-        parameter.copy_(weights[name])
-
-
-def _read_adapter(policy: Policy, directory: Path) -> dict[str, torch.Tensor]:
-    """Read an adapter by the names of the policy's parameters."""
-    try:
-        config = json.loads((directory / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-        saved = load_file(directory / ADAPTER_WEIGHTS)
-    except Exception as error:  # safetensors raises a class of its own
-        raise TrainingError(
-            f"the adapter of the KL reference in {directory} cannot be read: {error}"
-        ) from error
-    own_config = policy.model.peft_config[_ADAPTER]
-    for name in ("r", "lora_alpha", "use_rslora"):
-        own, other = getattr(own_config, name), config.get(name, getattr(own_config, name))
-        if own != other:
-            raise TrainingError(
-                f"the adapter of the KL reference in {directory} has {name}={other}, the model in training has "
-                f"{name}={own}; a reference needs the same"
-            )
-    # peft leaves the adapter's name out of the names in its files.
-    weights = {
-        name: saved.pop(name.replace(f".{_ADAPTER}.", "."), None) for name in policy.parameters
-    }
-    wrong = [*saved] + [
-        name
-        for name, parameter in policy.parameters.items()
-        if (tensor := weights[name]) is None or tensor.shape != parameter.shape
-    ]
-    if wrong:
-        raise TrainingError(
-            f"the adapter of the KL reference in {directory} does not fit the model: {wrong[0]} is missing on one "
-            "side or has another shape; a reference needs the same base model and target_modules"
-        )
-    return {name: tensor for name, tensor in weights.items() if tensor is not None}
+        policy.set_adapter(own)

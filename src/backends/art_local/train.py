@@ -116,7 +116,7 @@ def train_step(
     policy.optimizer.zero_grad(set_to_none=True)
     times["optimizer_s"] = clock.lap()
 
-    metrics |= _packing_metrics(rows, sequences, policy.row_tokens, sum(times.values())) | times
+    metrics |= _packing_metrics(rows, policy.row_tokens, sum(times.values())) | times
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
@@ -162,14 +162,10 @@ def _first_non_finite_gradient(policy: Policy) -> str:
     return "the norm of the gradient is not finite"
 
 
-def _packing_metrics(
-    rows: Sequence[Row], sequences: Sequence[TrainingSequence], row_tokens: int, seconds: float
-) -> dict[str, float]:
+def _packing_metrics(rows: Sequence[Row], row_tokens: int, seconds: float) -> dict[str, float]:
     packed = PackStatistics.of(rows, row_tokens)
-    num_trained = sum(sequence.trained.count(True) for sequence in sequences)
     return {
         "num_rows": float(len(rows)),
-        "num_dropped_tokens": float(num_trained - sum(len(row.sources_N) for row in rows)),
         "num_packed_tokens": float(packed.physical_tokens),
         "packing_efficiency": packed.efficiency,
         "tokens_per_s": packed.logical_tokens / seconds,

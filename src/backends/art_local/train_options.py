@@ -86,7 +86,7 @@ class TrainOptions:
         given = dict(dev_config)
         for name in ("beta", "kl_penalty_coef"):
             _take_over(given, name, getattr(config, name))
-        ppo = bool(given.pop("ppo", False))
+        ppo = _flag(given, "ppo")
         default_epsilon, default_high = _default_bounds(ppo)
         epsilon = _number(given, "epsilon", default_epsilon)
         high = epsilon if given.get("epsilon_high", default_high) is None else default_high
@@ -95,18 +95,16 @@ class TrainOptions:
             epsilon=epsilon,
             epsilon_high=_number(given, "epsilon_high", high),
             ppo=ppo,
-            scale_rewards=bool(given.pop("scale_rewards", True)),
-            allow_training_without_logprobs=bool(
-                given.pop("allow_training_without_logprobs", False)
-            ),
+            scale_rewards=_flag(given, "scale_rewards", default=True),
+            allow_training_without_logprobs=_flag(given, "allow_training_without_logprobs"),
             advantage_balance=_number(given, "advantage_balance", 0.0, low=-1.0, high=1.0),
             importance_sampling_level=_level(given),
             kimi_k2_tau=_number(given, "kimi_k2_tau", 0.0),
-            mask_prob_ratio=bool(given.pop("mask_prob_ratio", False)),
+            mask_prob_ratio=_flag(given, "mask_prob_ratio"),
             max_negative_advantage_importance_sampling_weight=_bound(
                 given, "max_negative_advantage_importance_sampling_weight"
             ),
-            precalculate_logprobs=bool(given.pop("precalculate_logprobs", False)),
+            precalculate_logprobs=_flag(given, "precalculate_logprobs"),
             truncated_importance_sampling=_bound(given, "truncated_importance_sampling"),
             beta=_number(given, "beta", 0.0),
             kl_penalty_coef=_number(given, "kl_penalty_coef", 0.0),
@@ -157,6 +155,20 @@ def _take_over(given: dict[str, Any], name: str, value: float) -> None:
     given[name] = value
 
 
+def _flag(given: dict[str, Any], name: str, *, default: bool = False) -> bool:
+    """Take True or False; None is the default."""
+    value = given.pop(name, None)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"train option {name} is {value!r}; it must be True or False")
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def _number(
     given: dict[str, Any],
     name: str,
@@ -166,9 +178,9 @@ def _number(
     high: float = math.inf,
 ) -> float:
     """Take a finite number within bounds; None is the default."""
-    value = given.pop(name, None)
+    value: Any = given.pop(name, None)
     value = default if value is None else value
-    if not isinstance(value, (int, float)) or not (math.isfinite(value) and low <= value <= high):
+    if not _is_number(value) or not (math.isfinite(value) and low <= value <= high):
         bounds = "not negative" if high == math.inf else f"from {low} to {high}"
         raise ConfigurationError(
             f"train option {name} is {value!r}; it must be a finite number, {bounds}"
@@ -200,7 +212,7 @@ def _level(given: dict[str, Any]) -> str:
 
 def _step(given: dict[str, Any]) -> int | None:
     step = given.pop("kl_penalty_reference_step", None)
-    if step is not None and not (isinstance(step, int) and step >= 0):
+    if step is not None and not (_is_number(step) and isinstance(step, int) and step >= 0):
         raise ConfigurationError(
             f"train option kl_penalty_reference_step is {step!r}; it must be the number of a checkpoint"
         )
@@ -238,11 +250,16 @@ def _refuse_combinations(options: TrainOptions) -> None:
             f"train option max_negative_advantage_importance_sampling_weight={cap:g} has no effect, since "
             f"epsilon_high={options.epsilon_high:g} bounds the weight at {bound:g} already; set it lower"
         )
+    if cap is not None and options.ppo and cap <= 1 - options.epsilon:
+        raise ConfigurationError(
+            f"train option max_negative_advantage_importance_sampling_weight={cap:g} with ppo leaves tokens of negative "
+            f"advantage no gradient at all, since epsilon={options.epsilon:g} clips their ratio to at least "
+            f"{1 - options.epsilon:g}; set it higher"
+        )
 
 
 def _refuse_options_of_the_ratio(options: TrainOptions) -> None:
-    epsilon, high = _default_bounds(options.ppo)
-    plain = TrainOptions(epsilon=epsilon, epsilon_high=epsilon if high is None else high)
+    plain = TrainOptions()
     for name in (
         "ppo",
         "epsilon",

@@ -238,6 +238,9 @@ UNTRAINABLE = [
     (trajectory(choice([1], [2], token_ids=None)), "turn 0 .*no `token_ids`"),
     (trajectory(choice([1], [2], token_ids="ab")), "turn 0 .*no `token_ids`"),
     (trajectory(choice([1], [2, 3], [-0.5])), "2 token ids but 1 logprobs"),
+    (trajectory(choice([1], [2], temperature=0.009)), "turn 0 .*temperature 0.009"),
+    (trajectory(choice([1], [2]), choice([1, 2], [-1])), "turn 1 .*-1 is no token id"),
+    (trajectory(choice([1, 2**63], [2])), f"turn 0 .*{2**63} is no token id"),
 ]
 
 
@@ -282,6 +285,19 @@ def test_groups_without_a_signal_give_no_sequences() -> None:
     assert [s.advantage for s in sequences] == pytest.approx([1.0, -1.0], rel=1e-5)
     unscaled = build_sequences(groups, scale_rewards=False)
     assert [s.advantage for s in unscaled] == [0.5, -0.5]
+
+
+@pytest.mark.parametrize("reward", [1e39, -1.7e308])
+def test_an_advantage_beyond_single_precision_is_told_before_it_becomes_infinite(
+    reward: float,
+) -> None:
+    """The error names the trajectory and its reward."""
+    fine = TrajectoryGroup([trajectory(choice([1], [2]), reward=r) for r in (0.0, 1.0)])
+    rewards = (reward, -reward)
+    bad = TrajectoryGroup([trajectory(choice([1], [2]), reward=r) for r in rewards])
+    with pytest.raises(UntrainableTrajectoryError, match=r"^group 1, trajectory 0: the reward"):
+        build_sequences([fine, bad], scale_rewards=False)
+    assert len(build_sequences([fine, bad])) == 4
 
 
 def test_groups_are_not_changed() -> None:
