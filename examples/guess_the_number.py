@@ -134,9 +134,13 @@ async def main(steps: int, seed: int) -> None:
     backend = LocalBackend()
     try:
         await model.register(backend)
+        first = await model.get_step()
+        if first >= steps:
+            print(f"step {first} is reached already; delete {art.model_dir(model)} to start over")
+            return
         before = await evaluate(model)
 
-        for step in range(await model.get_step(), steps):
+        for step in range(first, steps):
             groups = await gather(model, f"step {step}")
             await model.train(groups, art.TrainConfig(learning_rate=LEARNING_RATE))
 

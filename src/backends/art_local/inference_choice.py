@@ -56,8 +56,8 @@ def choose_inference(
     """Choose the engine.
 
     Args:
-        wish: "vllm" or "embedded", or "auto": vLLM where it was pointed at or is installed for the device, but
-            the embedded engine for the built-in models, which it serves a minute sooner.
+        wish: "vllm" or "embedded", or "auto": vLLM where it was pointed at, or is installed for the device; but where
+            it is only installed the embedded engine for the built-in models, which it serves a minute sooner.
         base_model: As the user named it.
         device: "cpu", "cuda" or "cuda:N".
         python: The interpreter that the user says has vLLM.
@@ -73,7 +73,7 @@ def choose_inference(
         )
     if wish == "embedded":
         return InferenceChoice("embedded", "it was asked for")
-    if python is not None and (wish == "vllm" or base_model not in BUILTIN_MODELS):
+    if python is not None:
         return InferenceChoice("vllm", f"its interpreter was given ({python})")
     found, fault = _build_for(device, version_of)
     if wish == "vllm":

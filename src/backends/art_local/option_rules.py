@@ -52,4 +52,4 @@ def warn_once(name: str) -> None:
     """Say, once in this process, that an option changes nothing here."""
     if name not in _warned:
         _warned.add(name)
-        logger.warning("%s has no effect with the local backend", name)
+        logger.warning("%s has no effect here", name)
