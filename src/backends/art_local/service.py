@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from art_local.service_config import ServiceConfig
+
+logger = logging.getLogger(__name__)
 
 
 class ModelService:
@@ -66,7 +69,7 @@ class ModelService:
         """Let vLLM, where it is to, leave the GPU to the training worker while the block runs.
 
         Raises:
-            InferenceError: vLLM cannot be brought to sleep, or does not wake.
+            InferenceError: vLLM cannot be brought to sleep.
         """
         if not self.config.sleeps_while_training:
             yield
@@ -81,8 +84,12 @@ class ModelService:
             await asyncio.shield(self._waking)
 
     async def _wake(self) -> None:
-        async with self.exclusive():
-            await self.server.wake()
+        try:
+            async with self.exclusive():
+                await self.server.wake()
+        except InferenceError as error:
+            # What was trained stands. The next `serve` replaces a server that died, and wakes one that did not.
+            logger.warning("vLLM did not wake after training: %s", error)
 
     async def withdraw_all_but(self, steps: Iterable[int]) -> dict[int, InferenceError]:
         """Serve no other checkpoints from now on; waits for the requests in flight on them, up to a time.

@@ -167,6 +167,22 @@ def test_c130_tool_results_and_generation_prompts_are_context() -> None:
     assert sequence.advantage == 1.5
 
 
+@pytest.mark.parametrize("num_turns", [8, 128])
+def test_c135_many_turns_cost_what_their_tokens_cost(num_turns: int) -> None:
+    """Each token of a long rollout is there once, however many prompts it was part of, and no text is looked at."""
+    turns, prompt = [], [1, 2, 3]
+    for turn in range(num_turns):
+        turns.append(choice(prompt, [10 + turn, 0]))
+        prompt = [*prompt, 10 + turn, 0, 4, 5]
+    rollout = trajectory(*turns)
+    for item in rollout.messages_and_choices:
+        if isinstance(item, Choice):
+            item.message.content = "some text that is not what the tokens say"
+    (sequence,) = trajectory_sequences(rollout, 1.0)
+    assert len(sequence.token_ids) == len(prompt) - 2
+    assert sequence.trained.count(True) == 2 * num_turns
+
+
 def test_c132_a_template_that_strips_earlier_thinking_gives_new_sequences() -> None:
     """Each completion is trained once on the ids the server produced."""
     turns = [choice([1], [7, 2]), choice([1, 2, 1], [7, 3]), choice([1, 2, 1, 3, 1], [7, 4])]
