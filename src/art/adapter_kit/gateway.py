@@ -169,7 +169,7 @@ class Gateway:
                 try:
                     await self._requests.drained(self._drain_s)
                     await self._engine.sleep()
-                except BaseException:
+                except BaseException:  # also when cancelled: nobody else would end the pause
                     self._pause.end()
                     raise
         return JSONResponse({"status": "asleep"})

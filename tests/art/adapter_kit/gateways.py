@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 import openai
+import pytest
 
 from art.adapter_kit.engine_chat import EngineChat
 from art.adapter_kit.engine_protocol import GenerateRequest, TokenEvent
@@ -150,3 +152,20 @@ class Served:
         response = await self.chat(stream=True, **body)
         lines = [line for line in response.text.split("\n\n") if line]
         return [json.loads(line.removeprefix("data: ")) for line in lines if line != "data: [DONE]"]
+
+
+def held_rendering(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> tuple[threading.Event, threading.Event]:
+    """Let an engine's rendering wait: the first event tells that it has begun, setting the second lets it go on."""
+    rendering, go_on = threading.Event(), threading.Event()
+    render = engine.render
+
+    def slow(*args: Any) -> list[int]:
+        rendering.set()
+        go_on.wait()
+        result: list[int] = render(*args)
+        return result
+
+    monkeypatch.setattr(engine, "render", slow)
+    return rendering, go_on

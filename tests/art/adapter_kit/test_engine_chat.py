@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from typing import Any
 
 import pytest
 
 from art.adapter_kit.engine_protocol import GenerateRequest
-from tests.art.adapter_kit.gateways import REPLY, USER, ScriptedEngine, Served
+from tests.art.adapter_kit.gateways import REPLY, USER, ScriptedEngine, Served, held_rendering
 
 
 async def test_a_choice_carries_what_training_needs_without_being_asked() -> None:
@@ -180,15 +179,7 @@ async def test_a_long_rendering_does_not_hold_up_other_requests(
 ) -> None:
     """While one prompt is rendered the server answers."""
     served = Served()
-    rendering, go_on = threading.Event(), threading.Event()
-    render = served.engine.render
-
-    def slow(*args: Any) -> list[int]:
-        rendering.set()
-        go_on.wait()
-        return render(*args)
-
-    monkeypatch.setattr(served.engine, "render", slow)
+    rendering, go_on = held_rendering(served.engine, monkeypatch)
     request = asyncio.create_task(served.chat())
     try:
         await asyncio.to_thread(rendering.wait)

@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from typing import Any
 
 import openai
 import pytest
 
-from tests.art.adapter_kit.gateways import KEY, USER, Served
+from tests.art.adapter_kit.gateways import KEY, USER, Served, held_rendering
 
 
 async def test_the_base_model_answers_under_its_own_name() -> None:
@@ -366,15 +365,7 @@ async def test_a_request_that_is_rendered_when_the_engine_falls_asleep_waits(
 ) -> None:
     """The engine never gets a request that came before the pause and would be generated in it."""
     served = Served()
-    rendering, go_on = threading.Event(), threading.Event()
-    render = served.engine.render
-
-    def slow(*args: Any) -> list[int]:
-        rendering.set()
-        go_on.wait()
-        return render(*args)
-
-    monkeypatch.setattr(served.engine, "render", slow)
+    rendering, go_on = held_rendering(served.engine, monkeypatch)
     request = asyncio.create_task(served.chat())
     try:
         await asyncio.to_thread(rendering.wait)
