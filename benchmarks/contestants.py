@@ -86,22 +86,31 @@ class Contestant:
         return f"{self.name}: {self._run('-c', code).strip()}"
 
     def _run(self, *arguments: str) -> str:
-        try:
-            done = subprocess.run(
-                [str(self.python), *arguments],
-                cwd=ROOT,
-                env=_environment(),
-                capture_output=True,
-                text=True,
-                timeout=_TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise MeasurementError(f"{self.name}: no end after {_TIMEOUT_S} s") from error
-        if done.returncode != 0:
-            lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-            raise MeasurementError(f"{self.name}: {lines[-1]}")
-        return done.stdout
+        return run_to_end(self.name, [str(self.python), *arguments], _environment(), _TIMEOUT_S)
+
+
+def run_to_end(name: str, command: list[str], environment: dict[str, str], timeout_s: float) -> str:
+    """Run a contestant's process, and return what it printed.
+
+    Raises:
+        MeasurementError: It failed or did not end; the message is the last line that it wrote.
+    """
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise MeasurementError(f"{name}: no end after {timeout_s} s") from error
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise MeasurementError(f"{name}: {lines[-1]}")
+    return done.stdout
 
 
 def _environment() -> dict[str, str]:

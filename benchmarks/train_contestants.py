@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -20,6 +19,7 @@ from benchmarks.contestants import (
     build_venv,
     find_python,
     python_of,
+    run_to_end,
 )
 
 TRL = "trl==1.16.0"
@@ -62,22 +62,8 @@ class Contestant:
         """
         module = "benchmarks.our_step" if self.is_ours else "benchmarks.trl_step"
         command = [str(self.python), "-m", module, str(prepared), self.option, str(gradients)]
-        try:
-            done = subprocess.run(
-                command,
-                cwd=ROOT,
-                env=_environment(self.is_ours),
-                capture_output=True,
-                text=True,
-                timeout=_TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise MeasurementError(f"{self.name}: no end after {_TIMEOUT_S} s") from error
-        if done.returncode != 0:
-            lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-            raise MeasurementError(f"{self.name}: {lines[-1]}")
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        printed = run_to_end(self.name, command, _environment(self.is_ours), _TIMEOUT_S)
+        found: dict[str, Any] = json.loads(printed.splitlines()[-1])
         return found
 
 
